@@ -18,7 +18,7 @@ from experiments.files import write_whole
 from experiments.launch.slurm import ResumableCommand, read_options, script_of, slurm_executor
 from experiments.records import Record, Run, label_of, table, warn_skipped
 from experiments.registry import TASKS
-from experiments.results import SHOWN
+from experiments.results import NOT_SHOWN, SHOWN
 from experiments.training.metrics import read_metrics
 from experiments.training.plateau import best_step, monitored_loss, out_of_patience
 from experiments.training.weights_and_biases import import_wandb
@@ -194,8 +194,13 @@ def _submit(
 
 def score_rows(records: Sequence[Record]) -> list[dict[str, str]]:
     """Return a row of the table for each record and split, with mean and standard deviation."""
-    known = {score for record in records for found in record.scores.values() for score in found}
-    columns = [score for score in ("loss", *SHOWN) if score in known]
+    known = [score for record in records for found in record.scores.values() for score in found]
+    hidden = {*NOT_SHOWN} - {"loss"}
+    columns = [
+        score
+        for score in dict.fromkeys(("loss", *SHOWN, *known))
+        if score in known and score not in hidden
+    ]
     return [
         {"run": record.title, "split": split, "seeds": ", ".join(map(str, record.seeds))}
         | {label_of(score): record.written(split, score) for score in columns}

@@ -139,6 +139,20 @@ def test_table_shows_other_decoding(tmp_path):
     assert "| width=64 | test |" in table
 
 
+@pytest.mark.usefixtures("no_figure", "trained")
+def test_table_shows_scores_of_a_plugin(tmp_path):
+    place = Workdir(tmp_path / "sweep")
+    sweep.sweep(runs_of(WIDTHS), place, tmp_path)
+    results = Workdir(place.path / "width=64").results
+    found = json.loads(results.read_text())
+    found["splits"]["test"] |= {"first_word": 0.25, "nll": 2.0}
+    results.write_text(json.dumps(found))
+    sweep.sweep(runs_of(WIDTHS), place, tmp_path)
+    head, _, *rows = (place.path / "sweep.md").read_text().splitlines()
+    assert "| accuracy | first word |" in head and "nll" not in head
+    assert any(row.startswith("| width=64 | test |") and row.endswith("| 0.250 |") for row in rows)
+
+
 @pytest.mark.parametrize(
     ("steps", "patience", "best", "ended"),
     [(20, 5, 8, True), (24, 5, 8, False), (24, 3, 8, True), (20, 5, 4, False)],
