@@ -215,12 +215,12 @@ class Classification(Task[LabelledBatch]):
         """Classify a few validation examples."""
         examples = self.examples("validation")[:SAMPLED]
         sources = [example.source for example in examples]
-        inputs = sources if self.source.has_images else [self.read(source) for source in sources]
+        answer = self.answers if self.source.has_images else self.predict
         lines = []
-        for example, found in zip(examples, self.answers(state, inputs), strict=True):
-            answer = "".join(found.text)
-            mark = "=" if answer == example.target else "≠"
-            lines += [f"  {_shown(example.source)}", f"  → {answer} {mark} {example.target}"]
+        for example, found in zip(examples, answer(state, sources), strict=True):
+            text = "".join(found.text)
+            mark = "=" if text == example.target else "≠"
+            lines += [f"  {_shown(example.source)}", f"  → {text} {mark} {example.target}"]
         return "\n".join(lines)
 
 

@@ -201,7 +201,8 @@ class MaskedLanguageModeling(Task[MaskedBatch]):
         """Fill a gap in the middle of a few validation sentences."""
         lines = []
         for example in self.examples("validation")[:SAMPLED]:
-            words = example.source.split()
+            if not (words := example.source.split()):
+                continue
             middle = len(words) // 2
             line = " ".join([*words[:middle], "_", *words[middle + 1 :]])
             (found,) = self.predict(state, [line])

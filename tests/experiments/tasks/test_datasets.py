@@ -12,10 +12,12 @@ from configs import defaults
 from experiments.config import Config
 from experiments.config_files import load_config
 from experiments.data.pairs import SentencePair
+from experiments.data.source import Source
 from experiments.data.sources import Splits
 from experiments.data.store import store_text
 from experiments.errors import UsageError
-from experiments.registry import TASKS
+from experiments.inference.prediction import Prediction
+from experiments.registry import SOURCES, TASKS
 
 SMALL = {"width": 16, "num_heads": 2, "hidden": 8, "max_length": 96}
 
@@ -142,6 +144,15 @@ def test_classes_of_texts(data, tmp_path):
     assert windows.padding == pytest.approx(1 - filled)
     task.tokenizers.keep(tmp_path)
     assert task.load_tokenizers(task.config, tmp_path) == task.tokenizers
+
+
+@pytest.mark.parametrize("name", ["classification", "masked_language_model"])
+def test_sample_of_an_empty_text(name, tmp_path, monkeypatch):
+    pairs = [SentencePair(text, "yes") for text in ("", "a film", "good")]
+    monkeypatch.setitem(SOURCES._own, "sentiment", Source(lambda *_: pairs))
+    task = task_of(name, "sentiment", tmp_path)
+    monkeypatch.setattr(task, "answers", lambda _, inputs: [Prediction(["yes"]) for _ in inputs])
+    assert "→ yes" in task.sample(None)
 
 
 def test_example_without_a_class_raises(tmp_path, monkeypatch):
