@@ -1,9 +1,11 @@
 """Sizes and choices of models.
 
-A name must be one of a tuple below; a test compares each tuple with the registry of the library.
+A name must be one of a tuple below, or one that a plugin added to the registry of the library; a
+test compares each tuple with the registry.
 The library checks all other values when the model is created, before a run writes files.
 """
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -87,19 +89,20 @@ class _Transformer:
             check_at_least(name, getattr(self, name, 1), 1)
         for name in ("dropout", "attention_dropout"):
             check_share(name, getattr(self, name))
-        for name, known in (
-            ("activation", ACTIVATIONS),
-            ("norm", NORMS),
-            ("qk_norm", NORMS),
-            ("norm_placement", NORM_PLACEMENTS),
-            ("positions", POSITIONS),
-            ("kernel_init", INITIALIZERS),
-            ("implementation", IMPLEMENTATIONS),
-            ("tie", TIES),
-            ("pooling", POOLINGS),
+        library = sys.modules.get("attention.modules")  # a plugin has imported it
+        for name, known, registry in (
+            ("activation", ACTIVATIONS, "ACTIVATIONS"),
+            ("norm", NORMS, "NORMS"),
+            ("qk_norm", NORMS, "NORMS"),
+            ("norm_placement", NORM_PLACEMENTS, ""),
+            ("positions", POSITIONS, "POSITIONS"),
+            ("kernel_init", INITIALIZERS, "INITIALIZERS"),
+            ("implementation", IMPLEMENTATIONS, ""),
+            ("tie", TIES, ""),
+            ("pooling", POOLINGS, "POOLINGS"),
         ):
             if getattr(self, name, None) is not None:
-                one_of(name, getattr(self, name), known)
+                one_of(name, getattr(self, name), (*getattr(library, registry, known),))
         if self.num_heads % (self.num_kv_heads or self.num_heads):
             raise ValueError(
                 f"num_heads={self.num_heads} is not divisible by num_kv_heads={self.num_kv_heads}"

@@ -38,6 +38,23 @@ def test_names_equal_those_of_the_registry(names, known):
     assert {*names} == {*known}
 
 
+@pytest.mark.parametrize(
+    "field, registry",
+    [
+        ("activation", modules.ACTIVATIONS),
+        ("norm", modules.NORMS),
+        ("qk_norm", modules.NORMS),
+        ("positions", modules.POSITIONS),
+        ("kernel_init", modules.INITIALIZERS),
+    ],
+)
+def test_a_name_that_a_plugin_registers(field, registry, monkeypatch):
+    with pytest.raises(ValueError, match=f"{field} must be one of"):
+        EncoderDecoderModel(**{field: "mine"})
+    monkeypatch.setitem(registry, "mine", next(iter(registry.values())))
+    assert getattr(EncoderDecoderModel(**{field: "mine"}).library(), field) == "mine"
+
+
 def test_absolute_positions_are_those_added_to_embeddings():
     added = [name for name, scheme in modules.POSITIONS.items() if scheme.embed is not None]
     assert {*model.ABSOLUTE} == {*added}
