@@ -28,7 +28,7 @@ def answer_scores(
             plain text, so "bleu" is replaced by "tok_bleu".
 
     Raises:
-        UsageError: a metric failed.
+        UsageError: a metric failed, or returned no number.
     """
     scores: dict[str, Any] = {"sentences": len(references)}
     for name in metrics:
@@ -36,7 +36,9 @@ def answer_scores(
         metric = METRICS[name]
         with errors_of(f"the metric {name!r}"):
             found = metric(answers, references)
-        scores |= found if isinstance(found, Mapping) else {name: found}
+            found = found if isinstance(found, Mapping) else {name: found}
+            for key, each in found.items():
+                scores[key] = each if isinstance(each, str) else float(each)
     return scores
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from experiments.errors import UsageError
 from experiments.evaluation.scores import answer_scores, paired_bootstrap
 from experiments.registry import METRICS
 
@@ -44,6 +45,13 @@ def test_a_registered_metric_is_computed(monkeypatch):
 
     monkeypatch.setitem(METRICS._entries, "length_ratio", length_ratio)
     assert answer_scores(["length_ratio"], ["abcd"], ["ab"]) == {"sentences": 1, "length_ratio": 2}
+
+
+@pytest.mark.parametrize("found", [np.array([True, False]), {"share": [1, 0]}, None])
+def test_metric_without_a_number_raises(found, monkeypatch):
+    monkeypatch.setitem(METRICS._entries, "mine", lambda answers, references: found)
+    with pytest.raises(UsageError, match=r"^the metric 'mine' failed: TypeError: "):
+        answer_scores(["mine"], ["a", "b"], ["a", "c"])
 
 
 def test_bootstrap_p_value_of_small_and_large_differences():
