@@ -45,7 +45,7 @@ from typing import Any, NamedTuple
 from absl import logging
 from ml_collections import ConfigDict
 
-from experiments.cli import MULTI_PROCESS_MODES, PROCESSES, SUFFIXES, USES, Command, parse
+from experiments.cli import MULTI_PROCESS_MODES, PROCESS_FLAGS, SUFFIXES, USES, Command, parse
 from experiments.config import Config
 from experiments.errors import Stopped, UsageError, as_usage_errors, one_of
 from experiments.registry import TASKS
@@ -166,7 +166,7 @@ def start_jax(command: Command) -> None:
     from experiments.processes import cores_per_process, start_processes
     from experiments.training.sharding import cores_as_devices
 
-    coordinator, number, process = map(command.options.get, PROCESSES)
+    coordinator, number, process = map(command.options.get, PROCESS_FLAGS)
     cores_as_devices(cores_per_process(num_cores(), coordinator, number))
     if command.mode in MULTI_PROCESS_MODES:
         start_processes(coordinator, number, process)
@@ -234,7 +234,7 @@ def abstract_model(command: Command, config: Config | ConfigDict) -> Any:  # noq
 
 def options(command: Command) -> dict[str, Any]:
     """Return the arguments of a mode that flags decide."""
-    found = {name: value for name, value in command.options.items() if name not in PROCESSES}
+    found = {name: value for name, value in command.options.items() if name not in PROCESS_FLAGS}
     if command.weights is not None:
         found["into"] = Workdir(command.workdir).explanation
     return found

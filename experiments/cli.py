@@ -56,7 +56,7 @@ ANSWERS = ("generate", "translate")  # other names of the mode predict, which ge
 USES = ("evaluate", "predict", "explain")  # modes that need a trained model
 MAX_PORT = 65_535
 MULTI_PROCESS_MODES = ("train", "evaluate")  # modes in which several processes compute one run
-PROCESSES = ("coordinator", "num_processes", "process_id")  # flags of several processes
+PROCESS_FLAGS = ("coordinator", "num_processes", "process_id")  # flags of several processes
 OF_DATA = ("split", "file", "gold", "gold_first")  # flags that need the data or the tokens of a run
 # Modes that train several runs: how the names of their workdirs end.
 SUFFIXES = {"compare": "", "sweep": "_sweep"}
@@ -73,8 +73,8 @@ class Flag(NamedTuple):
         help: one line, without the modes.
         modes: that have it; () for all.
         read: converts its text to a value.
-        default: its text where it is not given.
-        known: texts that are allowed; () for all.
+        default: its text if it is not given.
+        known: allowed texts; () for any.
         least: smallest value of a whole number.
     """
 
@@ -86,7 +86,7 @@ class Flag(NamedTuple):
     least: int = 1
 
     @property
-    def text(self) -> str:
+    def description(self) -> str:
         """The modes, the help and the default."""
         where = f"with --mode={' or '.join(self.modes)}: " if self.modes else ""
         return f"{where}{self.help}" + (f" [{self.default}]" if self.default else "")
@@ -137,12 +137,12 @@ FLAGS = {
         MULTI_PROCESS_MODES,
     ),
     "num_processes": Flag(
-        "number of processes with a --coordinator; 1 for one process alone",
+        "with --coordinator: the number of processes; 1 for one process alone",
         MULTI_PROCESS_MODES,
         int,
     ),
     "process_id": Flag(
-        "number of this process with a --coordinator, from 0", MULTI_PROCESS_MODES, int, least=0
+        "with --coordinator: the number of this process, from 0", MULTI_PROCESS_MODES, int, least=0
     ),
     "profile": Flag(
         "record a trace of some steps in the folder profile of the workdir", ("train",), bool
@@ -295,7 +295,7 @@ def help_text(program: str, configs: Sequence[str] = ()) -> str:
         path.stem: (ast.get_docstring(ast.parse(path.read_bytes())) or "").partition("\n")[0]
         for path in config_files()
     }
-    values = {name: flag.text for name, flag in FLAGS.items()}
+    values = {name: flag.description for name, flag in FLAGS.items()}
     values["config"] = f"a configuration below, NAME:tiny for its tiny form, or a path [{DEFAULT}]"
     values["config.FIELD"] = "a value for a field; --help --config=CONFIG lists the fields"
     values["grid.FIELD"] = "with --mode=sweep or compare: values of a field, as in 1e-3,3e-3"
@@ -366,11 +366,11 @@ def _check_cluster(given: str) -> None:
 
 def _check_processes(given: Mapping[str, Any]) -> None:
     """Raise a `UsageError` for flags of several processes that are incomplete or wrong."""
-    missing = [f"--{name}" for name in PROCESSES if name not in given]
+    missing = [f"--{name}" for name in PROCESS_FLAGS if name not in given]
     if len(missing) == 3 or (len(missing) == 2 and given.get("num_processes") == 1):
         return
     if missing:
-        flags = ", ".join(f"--{name}" for name in PROCESSES)
+        flags = ", ".join(f"--{name}" for name in PROCESS_FLAGS)
         raise UsageError(f"{flags} belong together: {' and '.join(missing)} missing")
     host, _, port = given["coordinator"].rpartition(":")
     if not host or not port.isdecimal() or not 1 <= int(port) <= MAX_PORT:
@@ -385,7 +385,7 @@ def _check_processes(given: Mapping[str, Any]) -> None:
         )
 
 
-def _values(given: Mapping[str, str | None]) -> dict[str, Any]:
+def _values(given: Mapping[str, str | bool | None]) -> dict[str, Any]:
     """Return the values of the flags that were given; raise a `UsageError` for wrong ones."""
     values = {}
     for name, text in given.items():
@@ -412,7 +412,7 @@ def _read(argv: Sequence[str], base: ConfigDict) -> flags.FlagValues:
     values = flags.FlagValues()
     for name, flag in FLAGS.items():
         define = flags.DEFINE_boolean if flag.read is bool else flags.DEFINE_string
-        define(name, flag.default, flag.text, flag_values=values)
+        define(name, flag.default, flag.description, flag_values=values)
     try:
         config_flags.DEFINE_config_dict("config", base, flag_values=values, sys_argv=[*argv])
         rest = values(argv)

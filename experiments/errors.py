@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 from traceback import extract_tb
+from typing import Self
 
 
 class UsageError(Exception):
@@ -17,6 +18,11 @@ class UsageError(Exception):
 
 class Stopped(BaseException):
     """A training was stopped by a signal; no `except Exception` of a metric may catch it."""
+
+    @classmethod
+    def at(cls, step: int, steps: int) -> Self:
+        """Return the error after so many of the steps."""
+        return cls(f"stopped at step {step:,} of {steps:,}: the same command continues")
 
 
 @contextmanager

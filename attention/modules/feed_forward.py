@@ -63,8 +63,8 @@ class FeedForward(nnx.Module):
             ValueError: an unknown activation.
         """
         make = partial(linear, **options)
-        activation_of(activation)
-        self.activation = activation  # a name, which copies and pickles as itself
+        activation_of(activation)  # raises for an unknown name
+        self.activation = activation  # by name: most functions of jax cannot be copied or pickled
         self.up = make({"embed": width}, {"hidden": hidden})
         self.gate = make({"embed": width}, {"hidden": hidden}) if gated else None
         self.down = make({"hidden": hidden}, {"embed": width})

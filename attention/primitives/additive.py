@@ -122,6 +122,9 @@ class _KnownScores(Score):
     scores: Array = array_field(rank=3)
     per_head = True
 
+    def extent(self) -> tuple[int, None, None]:
+        return self.scores.shape[-3], None, None
+
     def for_heads(self, heads: Array) -> Score:
         del heads  # there are no others
         return self

@@ -60,6 +60,7 @@ def attend_one_query(arguments: Arguments) -> dict[str, Array]:
 
 
 def _attend_example(one: Arguments) -> tuple[Array, Array]:
+    """Return output `[1, N, Hv]` and logsumexp `[N, 1]` of one example."""
     num_keys, num_kv_heads = one.key.shape[:2]
     num_heads, parts = one.query.shape[1], num_parts(num_keys)
 
@@ -73,7 +74,7 @@ def _attend_example(one: Arguments) -> tuple[Array, Array]:
     def of_pairs(array: Array) -> Array:  # [N, S] -> [K, parts, G, S/parts]
         return jnp.swapaxes(array.reshape(num_kv_heads, -1, parts, num_keys // parts), 1, 2)
 
-    query, key, value, *pairs, nan = _finite(one)
+    query, key, value, *pairs, nan = _operands(one)
     group = of_heads(query)[:, None]  # with an axis of parts, so that no product merges it
     operands = (
         jnp.broadcast_to(group, (num_kv_heads, parts, *group.shape[2:])),
@@ -94,11 +95,13 @@ def _attend_example(one: Arguments) -> tuple[Array, Array]:
     )
 
 
-def _finite(one: Arguments) -> tuple[Array, Array, Array, Array, Array, Array]:
-    """Return finite query `[N, H]`, key and value; visible pairs and factors of dropout `[N, S]`.
+def _operands(one: Arguments) -> tuple[Array, Array, Array, Array, Array, Array]:
+    """Return query, key and value, visible pairs, dropout factors, and a number for each head.
 
-    And a number to add to all scores of each head `[N]`, NaN if it attends to a non-finite number:
-    one in one part of the keys concerns all parts.
+    In query `[N, H]`, key and value, non-finite numbers are replaced by 0. The visible pairs and
+    the dropout factors are `[N, S]`. The number `[N]` is added to all scores of a head: NaN if the
+    query, or any key or value that it attends to, is not finite, since each part must then return
+    NaN; else 0.
     """
     num_heads, pairs = one.query.shape[1], (one.query.shape[1], one.key.shape[0])
     query, key, value, *nonfinite = replace_nonfinite(

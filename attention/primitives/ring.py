@@ -101,15 +101,15 @@ def attend_in_ring(arguments: Arguments, axis_name: AxisName, platform: str) -> 
     gradient_axes = jax.tree.map(lambda x, y: y if is_float(x) else None, head.inputs, axes.inputs)
     floats, others = split_floats(head.inputs)
 
-    def run(floats: Inputs, constants: Tree) -> tuple[Results, Tree]:
-        others, fixed = constants
+    def run(floats: Inputs, undifferentiated: Tree) -> tuple[Results, Tree]:
+        others, fixed = undifferentiated
         head = Head(join_floats(floats, others), *fixed)
         function = partial(_forward, ring, settings)
         results = over_kv_heads(plan, function, (head,), (axes,), ("BKG",) * 3)
         return results, (floats, results)
 
-    def pull(saved: Tree, constants: Tree, cotangents: Results) -> Inputs:
-        (floats, results), (others, fixed) = saved, constants
+    def pull(saved: Tree, undifferentiated: Tree, cotangents: Results) -> Inputs:
+        (floats, results), (others, fixed) = saved, undifferentiated
         head = Head(join_floats(floats, others), *fixed)
         function = partial(_backward, ring, settings)
         operands = head, results, cotangents

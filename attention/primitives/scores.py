@@ -48,9 +48,7 @@ class Score:
 
     def extent(self) -> tuple[int | None, int | None, int | None]:
         """Return the numbers of heads, queries and keys that it describes; None = any number."""
-        arrays = arrays_of(self) if self.per_head else ()
-        heads = [array.shape[array.ndim - rank] for array, rank in arrays]
-        return next((size for size in heads if size > 1), None), None, None
+        return None, None, None
 
     def for_dtype(self, dtype: jnp.dtype) -> "Score":
         """Return the score function for scores of a dtype, with every array in a field."""
@@ -62,7 +60,7 @@ class Score:
 
         Its arrays contain all heads: the entry of a number outside of them is NaN.
         """
-        if self.extent()[0] is None:
+        if self.extent()[0] is None or not self.per_head:
             return self
         sharding = jax.typeof(heads).sharding
         explicit_mesh = AxisType.Explicit in sharding.mesh.axis_types
@@ -77,7 +75,7 @@ class Score:
 
     def by_head(self) -> "Score | None":
         """Return it with arrays `[..., N, 1, *]` to map over the heads; None if all share them."""
-        if self.extent()[0] is None:
+        if self.extent()[0] is None or not self.per_head:
             return None
         return map_arrays(self, lambda array, rank: jnp.expand_dims(array, array.ndim - rank + 1))
 
@@ -90,14 +88,14 @@ def apply_scores(
     key_position: ArrayLike,
     head: ArrayLike,
 ) -> Array:
-    """Apply score functions in order to the products of one head.
+    """Apply score functions in order to the scaled products of one head.
 
     Args:
         scores: the score functions.
         of_head: for each of them what `by_head` returns, mapped to the head.
-        values: of query and key.
-        query_position: they broadcast with `values`, like the next two.
-        key_position: of each value.
+        values: scaled products of query and key.
+        query_position: of each query; broadcasts with `values`.
+        key_position: of each key; broadcasts with `values`.
         head: its number.
     """
     for shared, own in zip(scores, of_head, strict=True):
@@ -141,6 +139,9 @@ class Alibi(Score):
     ) -> Array:
         distance = jnp.abs(jnp.subtract(query_position, key_position))
         return scores - _at(self.slopes, scores.dtype, head) * distance.astype(scores.dtype)
+
+    def extent(self) -> tuple[int | None, None, None]:
+        return _unless_shared(self.slopes.shape[-1]), None, None
 
 
 def relative_bias(table: ArrayLike, *, max_distance: int = 128, causal: bool = False) -> Score:
@@ -189,6 +190,9 @@ class RelativeBias(Score):
             distance, self.table.shape[-1], max_distance=self.max_distance, causal=self.causal
         )
         return scores + _at(self.table, scores.dtype, head, buckets)
+
+    def extent(self) -> tuple[int | None, None, None]:
+        return _unless_shared(self.table.shape[-2]), None, None
 
 
 def relative_buckets(
@@ -255,7 +259,7 @@ class BiasArray(Score):
         return scores + _at(self.array, scores.dtype, head, query_position, key_position)
 
     def extent(self) -> tuple[int | None, int | None, int | None]:
-        return tuple(size if size > 1 else None for size in self.array.shape[-3:])
+        return tuple(map(_unless_shared, self.array.shape[-3:]))
 
     def aligned(self, query_positions: Array, key_positions: Array) -> Array:
         """Return the entries at queries `[T]` and keys `[S]`: `[N or 1, T or 1, S or 1]`."""
@@ -292,6 +296,9 @@ class AttentionSinks(Score):
     ) -> Array:
         del query_position, key_position, head
         return scores
+
+    def extent(self) -> tuple[int | None, None, None]:
+        return _unless_shared(self.logits.shape[-1]), None, None
 
 
 def from_function(function: Callable[..., Array], *arrays: ArrayLike) -> Score:
@@ -352,6 +359,11 @@ def _floats(name: str, given: ArrayLike, rank: int) -> Array:
     if array.ndim < rank:
         raise ValueError(f"{name} needs at least {rank} axes, got shape {array.shape}")
     return array
+
+
+def _unless_shared(size: int) -> int | None:
+    """Return the size of an axis of heads or positions; None for 1, which serves any number."""
+    return size if size > 1 else None
 
 
 def _at(array: Array, dtype: jnp.dtype, head: ArrayLike, *indices: ArrayLike) -> Array:

@@ -18,9 +18,10 @@ from attention.primitives.sharding import check_divisible, map_shards
 class ShardedAttention:
     """`attend` for arrays that are sharded over a mesh, under `jax.jit`.
 
-    Each device computes its batch rows and heads, by the implementation that is chosen for them,
-    and skips the tiles of its own examples. The compiler can shard `attend` by itself, except
-    kernels, which it gathers for or refuses; but it computes all tiles if it may shard the batch.
+    Each device computes its own examples and heads, by the implementation that is chosen for them,
+    and skips the tiles that the masks of its examples leave empty. The compiler can shard `attend`
+    by itself, but it gathers the inputs of a kernel or refuses it, and it computes all tiles if it
+    may shard the batch.
 
     If the sequence is sharded, each device keeps its queries and sends its block of keys and values
     to the next one, as in `ring_attend`; they are never gathered. First-order gradients then equal

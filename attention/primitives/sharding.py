@@ -203,7 +203,7 @@ def _specs(arguments: Arguments, batch: tuple[Axis, ...], sequence: Axis, heads:
         return lead(allowed, 3, *(axis if size > 1 else None for size, axis in axes))
 
     def of_score(score: Score) -> Score:
-        own = heads if score.extent()[0] is not None else None
+        own = heads if score.per_head and score.extent()[0] is not None else None
         return map_arrays(score, lambda array, rank: lead(array, rank, *[own] * (rank > 0)))
 
     allowed, flags = arguments.allowed, arguments.nonfinite_keys

@@ -118,11 +118,11 @@ class _Lift:
         return of_batch(jnp.pad(array, widths, mode="edge"), 1, self.batch)
 
     def of_fields(self, tree: Mask | Score | None) -> Mask | Score | None:
-        """Bring the arrays of a mask or score function, which all heads share."""
+        """Give the arrays of a mask or score function, which all heads share, to `of_batch`."""
         return map_arrays(tree, lambda x, rank: of_batch(x, rank, self.batch))
 
     def of_score(self, score: Score) -> Score:
-        """Bring the arrays of a score function; those of each head `[..., N, 1, *]` to K, G."""
+        """Bring the arrays of a score function to the axes of `Lifted`; N becomes K and G."""
 
         def own_of_heads(array: Array, rank: int) -> Lifted:
             lifted = of_batch(array, rank + 1, self.batch)

@@ -89,7 +89,8 @@ class _Transformer:
             check_at_least(name, getattr(self, name, 1), 1)
         for name in ("dropout", "attention_dropout"):
             check_share(name, getattr(self, name))
-        library = sys.modules.get("attention.modules")  # a plugin has imported it
+        # A plugin that adds a name to a registry of the library has imported the library.
+        library = sys.modules.get("attention.modules")
         for name, known, registry in (
             ("activation", ACTIVATIONS, "ACTIVATIONS"),
             ("norm", NORMS, "NORMS"),
@@ -102,7 +103,7 @@ class _Transformer:
             ("pooling", POOLINGS, "POOLINGS"),
         ):
             if getattr(self, name, None) is not None:
-                one_of(name, getattr(self, name), (*getattr(library, registry, known),))
+                one_of(name, getattr(self, name), tuple(getattr(library, registry, known)))
         if self.num_heads % (self.num_kv_heads or self.num_heads):
             raise ValueError(
                 f"num_heads={self.num_heads} is not divisible by num_kv_heads={self.num_kv_heads}"

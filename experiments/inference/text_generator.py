@@ -94,12 +94,12 @@ class TextGenerator:
         self._stop = EOS if has_end else ()
         self._config = config
 
-    def read(self, prompt: str, more: int | None = None) -> Sentence:
+    def read(self, prompt: str, max_tokens: int | None = None) -> Sentence:
         """Read a prompt as a person types it.
 
         Args:
             prompt: a line.
-            more: tokens that need room behind it; `decoding.max_tokens` if None.
+            max_tokens: the most tokens that follow it; `decoding.max_tokens` if None.
 
         Raises:
             ValueError: a prompt with an unknown character, one that is too long, or an empty one
@@ -110,7 +110,7 @@ class TextGenerator:
         else:
             longest = self._config.model.max_length
             sentence = read_sentence(self._tokenizer, prompt, longest=longest)
-        self._prompt_size(len(self.begin) + len(sentence.ids), more)
+        self._prompt_size(len(self.begin) + len(sentence.ids), max_tokens)
         return sentence
 
     def __call__(self, parameters: nnx.State, sentence: Sentence) -> Iterator[str]:
@@ -133,43 +133,44 @@ class TextGenerator:
 
         return Prediction(pieces(), details, sentence.note(self._tokenizer))
 
-    def ids(self, parameters: nnx.State, sentence: Sentence, most: int) -> list[int]:
-        """Return the ids of a prompt and of at most so many tokens, the most probable ones.
+    def ids(self, parameters: nnx.State, sentence: Sentence, max_tokens: int) -> list[int]:
+        """Return the ids of a prompt and of at most `max_tokens` tokens, the most probable ones.
 
         They are at most `model.max_length` together.
         """
         ids, decoding = [*self.begin, *sentence.ids], self._config.decoding
-        most = min(most, decoding.max_tokens, self._config.model.max_length - len(ids))
-        if not most:
+        room = self._config.model.max_length - len(ids)
+        max_tokens = min(max_tokens, decoding.max_tokens, room)
+        if not max_tokens:
             return ids
-        model, ids, options = self._arguments(parameters, sentence, most)
+        model, ids, options = self._arguments(parameters, sentence, max_tokens)
         options |= {"strategy": Greedy(), "rng": None}
         output = generate(model, [ids], **options)
         return [*ids, *output.tokens[0, : int(output.lengths[0])].tolist()]
 
     def _arguments(
-        self, parameters: nnx.State, sentence: Sentence, more: int | None = None
+        self, parameters: nnx.State, sentence: Sentence, max_tokens: int | None = None
     ) -> tuple[nnx.Module, list[int], dict[str, Any]]:
         """Return model, ids and options of `generate`."""
         decoding, ids = self._config.decoding, [*self.begin, *sentence.ids]
         is_sampling = decoding.strategy == "sample"
         options = {
             "strategy": sampling(decoding) if is_sampling else Greedy(),
-            "max_tokens": decoding.max_tokens if more is None else more,
+            "max_tokens": decoding.max_tokens if max_tokens is None else max_tokens,
             "stop": self._stop,
             "rng": jax.random.key(decoding.seed) if is_sampling else None,
             "tokenizer": Continuation(self._tokenizer, tuple(ids)),
-            "buckets": (self._prompt_size(len(ids), more),),
+            "buckets": (self._prompt_size(len(ids), max_tokens),),
             "compile": compiled,
         }
         return nnx.merge(self._definition, gather_to_host(one_copy(parameters))), ids, options
 
-    def _prompt_size(self, length: int, more: int | None) -> int:
-        """Return the length that prompts are padded to, the same for all prompts.
+    def _prompt_size(self, length: int, max_tokens: int | None) -> int:
+        """Return the length that prompts are padded to, the same for all with equal `max_tokens`.
 
         Args:
             length: of a prompt.
-            more: as in `read`.
+            max_tokens: as in `read`.
 
         Raises:
             ValueError: a longer prompt.
@@ -181,7 +182,7 @@ class TextGenerator:
             )
         if POSITIONS[kind].embed is None:
             return longest  # older tokens leave the cache
-        more = self._config.decoding.max_tokens if more is None else more
+        more = self._config.decoding.max_tokens if max_tokens is None else max_tokens
         if length + more > longest:
             raise ValueError(
                 f"a prompt of {length} tokens and {more} more need {length + more} positions, and "

@@ -120,8 +120,8 @@ class LanguageModeling(Task[TextBatch | PackedBatch]):
 
     def example(self, state: TrainState, source: str, target: str | None = None) -> Example:
         """As in `Task`; if the target is None, the most probable tokens continue the text."""
-        sentence, more = self.writer.read(source, more=0), CONTINUED if target is None else 0
-        ids = self.writer.ids(state.parameters, sentence, more)
+        sentence = self.writer.read(source, max_tokens=0)
+        ids = self.writer.ids(state.parameters, sentence, CONTINUED if target is None else 0)
         labels = [self.tokenizers.source.token(number) for number in ids]
         for place, word in sentence.unknown.items():
             labels[len(self.writer.begin) + place] = word

@@ -310,15 +310,22 @@ class Task(ABC, Generic[Batch]):
     def first_examples(self, split: str, number: int) -> list[SentencePair]:
         """Return the first examples of a split, as they are shown to people.
 
-        Of a text that may be longer than the model reads, these are its first tokens.
+        A text that is longer than the model reads is cut to its first tokens.
         """
         examples = self.examples(split)[:number]
         longest = getattr(self.config.model, "max_length", None)
         if longest is None or not self.source.may_split:
             return examples
-        # Tokens of a part of a text may be others: half of the positions have room for them.
-        text, size = self.tokenizers.source, min(SHOWN, longest // 2)
-        return [SentencePair(text.decode(text.encode(each.source)[:size])) for each in examples]
+        tokenizer = self.tokenizers.source
+
+        def cut(source: str) -> str:
+            ids = tokenizer.encode(source)
+            if len(ids) < longest:
+                return source
+            # The decoded part may be encoded as more tokens: half of the positions are for them.
+            return tokenizer.decode(ids[: min(SHOWN, longest // 2)])
+
+        return [SentencePair(cut(each.source)) for each in examples]
 
     def measure(self, state: TrainState, split: str) -> Measured:
         """Measure a model on a split."""

@@ -105,9 +105,7 @@ def _run(
                 pass
         except Stopped:
             loop.save_stopped()
-            raise Stopped(
-                f"stopped at step {loop.step:,} of {config.steps:,}: the same command continues"
-            ) from None
+            raise Stopped.at(loop.step, config.steps) from None
 
 
 class _Loop:

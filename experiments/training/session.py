@@ -163,8 +163,7 @@ def fit_in(
                     checkpoints.wait()
             trained = Trained.of(checkpoints, learner.to_save(state), progress, config)
     if any_process(stop.requested):  # during the last save, or while a mean was read
-        step, steps = int(state.step), config.train.steps
-        raise Stopped(f"stopped at step {step:,} of {steps:,}: the same command continues")
+        raise Stopped.at(int(state.step), config.train.steps)
     return trained
 
 
@@ -230,10 +229,10 @@ def warn_of_other_bits(workdir: Workdir, before: Mapping[str, str], now: Mapping
 def restore(workdir: Workdir, task: Trainable) -> Trained:
     """Restore the state of a run that is measured and used.
 
-    It is that of the newest checkpoint, or of the one with the lowest validation loss where
-    `train.patience` waits for a lower one and one was measured; its parameters are their moving
-    average, or the mean of those of the last `train.average` checkpoints up to there. If the run
-    still trains and deletes one of them meanwhile, the newest are read again.
+    It is that of the newest checkpoint; with `train.patience`, that of the checkpoint with the
+    lowest validation loss, if one was measured. Its parameters are their moving average, or the
+    mean of those of the last `train.average` checkpoints up to there. If the run still trains and
+    deletes one of them meanwhile, the newest are read again.
 
     Raises:
         UsageError: the run has no checkpoint yet, or its newest is damaged.

@@ -67,7 +67,7 @@ def _split_of(derivation: Derivation, seed: int) -> str | None:
 
 
 def corpus(seed: int = 0, sizes: ToySizes | None = None) -> dict[str, list[Pair]]:
-    """Return all splits, without duplicates; train contains every word `least_count` times.
+    """Return all splits, without duplicates; train has every word at least `least_count` times.
 
     Args:
         seed: equal seeds give equal pairs in equal order.

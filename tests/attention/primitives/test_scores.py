@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from attention import attend, masks, scores
+from attention.primitives.pytree_dataclass import array_field, pytree_dataclass
 from attention.primitives.scores import relative_buckets
 from tests import oracle
 from tests.attention.primitives.inputs import (
@@ -335,3 +336,55 @@ def test_score_functions_receive_float64():
     output = attend(*inputs, score=scores.from_function(double))
     expected = oracle.attention(*inputs, score=lambda score, row, column, head: 2 * score)
     np.testing.assert_allclose(output, expected.output, rtol=1e-12)
+
+
+@pytree_dataclass
+class SlopeAndFactor(scores.Score):
+    """A number per head `[N]`, and one for all `[1]`."""
+
+    slopes: jax.Array = array_field(rank=1)
+    factor: jax.Array = array_field(rank=1)
+    per_head = True
+
+    def __call__(self, values, query, key, head):
+        return values + self.factor[0] * self.slopes[head]
+
+
+@pytree_dataclass
+class LastAxis(scores.Score):
+    """A table `[distances, N]`, whose heads are no leading axis."""
+
+    table: jax.Array = array_field(rank=2)
+
+    def extent(self):
+        return self.table.shape[-1], None, None
+
+    def __call__(self, values, query, key, head):
+        return values + self.table[jnp.abs(query - key), head]
+
+
+@pytest.mark.parametrize("implementation", ["reference", "tiled", "one_query"])
+def test_score_classes_of_a_user_whose_arrays_are_indexed_by_head(implementation):
+    query, key, value = draw((1, N, 3), (S, N, 3), (S, N, 3))
+    slopes, factor, table = draw((N,), (1,), (S, N))
+    heads = np.arange(N)
+    positions = np.zeros(1, np.int32), np.arange(S)
+    for score, bias in (
+        (SlopeAndFactor(slopes, factor), np.tile(factor * slopes, (S, 1))),
+        (LastAxis(table), table),
+    ):
+        bias = scores.bias_array(np.ascontiguousarray(bias.T[:, None, :]))
+        for options in ({}, {"heads": heads}):
+            ours, theirs = (
+                attend(
+                    query,
+                    key,
+                    value,
+                    score=each,
+                    positions=positions,
+                    implementation=implementation,
+                    **options,
+                )
+                for each in (score, bias)
+            )
+            np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)

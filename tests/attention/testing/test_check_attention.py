@@ -187,11 +187,6 @@ def dropout_without_key(dropout, N, T, S):
     return kept / (1 - dropout.rate)
 
 
-def returning_without_dropout(*inputs, returning=(), dropout=None, **arguments):
-    dropout = None if returning else dropout
-    return mutants.attention(*inputs, returning=returning, dropout=dropout, **arguments)
-
-
 def dropout_at_random(random):
     def keep(dropout, N, T, S):
         return (random.random((N, T, S)) >= dropout.rate) / (1 - dropout.rate)
@@ -280,11 +275,6 @@ MUTANTS = {
         mutant(keep=dropout_at_random(np.random.default_rng(0))),
         "dropout: reproducible",
     ),
-    "returns weights after dropout": (
-        mutant(returned=lambda weights, kept: kept),
-        "dropout: reproducible",
-    ),
-    "drops nothing when returning more": (returning_without_dropout, "dropout: reproducible"),
     "drops by index": (
         mutant(at_positions=lambda factor, *positions: factor),
         "dropout: same pairs as attend",
