@@ -141,7 +141,7 @@ def described(value: Any, allowed: tuple[Any, ...], name: str) -> Any:  # noqa: 
 
     Args:
         value: the part.
-        allowed: its possible types; a dict contains values by their names.
+        allowed: its possible types; a dict contains values by their names, and the part is either.
         name: of the part, in the reason.
 
     Raises:
@@ -149,7 +149,7 @@ def described(value: Any, allowed: tuple[Any, ...], name: str) -> Any:  # noqa: 
     """
     for known in (each for each in allowed if isinstance(each, dict)):
         for label, each in known.items():
-            if value is each:
+            if value is each or value == label:
                 return label
     if type(value) not in allowed:
         raise NotInPageError(f"the page does not know this value of {name}: {_shown(value)}")
