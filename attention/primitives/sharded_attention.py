@@ -31,7 +31,7 @@ class ShardedAttention:
 
     Attributes:
         mesh: of devices; its axes are all Auto or all Explicit.
-        spec: sharding of query, key and value `[..., T, N, H]`, whose H is not sharded.
+        spec: sharding of query, key and value `[..., T, N, H]`; H is not sharded.
 
     >>> import jax
     >>> kinds = (jax.sharding.AxisType.Auto,) * 2
