@@ -24,10 +24,9 @@ def get_config(form: str = FULL) -> ConfigDict:
     data, model, train = config.data, config.model, config.train
     data.source, data.target = "de", "en"
     config.text.joint = False
+    config.text.dropout = 0.0
     model.positions = "learned"
     model.tie = "none"
-    train.schedule = "cosine"
-    train.average = 1
     config.decoding.num_beams = 1
     reported = "36.52 (bentrevett/pytorch-seq2seq, notebook 6: whole words, epoch chosen by "
     config.literature.test.tok_bleu = reported + "validation loss)"
@@ -37,10 +36,9 @@ def get_config(form: str = FULL) -> ConfigDict:
         config.text.size = 380
     else:
         config.text.size = 6_500
-        model.update({"width": 256, "hidden": 512, "num_heads": 8, "dropout": 0.2})
+        model.update({"width": 256, "hidden": 512, "num_heads": 8})
         model.encoder_layers = model.decoder_layers = 3
         train.steps = 3_840  # sixteen epochs
-        config.batch.tokens = 2_048  # about 128 pairs
         train.learning_rate = 1e-3
         train.warmup_steps = 400
         train.evaluate_every = train.sample_every = 240
