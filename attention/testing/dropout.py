@@ -79,6 +79,14 @@ def gradients(implementation: Implementation, case: Case) -> str | None:
     return difference_of_gradients("gradient", actual, expected[:3], 5 * TOLERANCE[case.dtype])
 
 
+def returned_weights(implementation: Implementation, case: Case) -> str | None:
+    """Check that the returned weights are those before dropout."""
+    inputs, dropout = case.query_key_value(), Dropout(jax.random.key(0), RATE)
+    _, extras = implementation(inputs, case.dtype, dropout=dropout, returning=("weights",))
+    expected = reference.attention(*inputs).weights
+    return difference("weights", "BNTS", extras["weights"], expected, TOLERANCE[case.dtype])
+
+
 def _kept_weights(
     implementation: Implementation, case: Case, seed: int, **arguments: object
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -116,5 +124,12 @@ CHECKS = (
         (SMALL,),
         ("dropout", "gradients"),
         ("gradients", "dropout: reproducible", "dropout: rate and scale"),
+    ),
+    Check(
+        "dropout: returned weights",
+        returned_weights,
+        (SMALL,),
+        ("dropout", "weights"),
+        ("weights", "dropout: reproducible"),
     ),
 )

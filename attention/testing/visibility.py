@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from attention.primitives import masks
+from attention.primitives import masks, scores
 from attention.testing import reference
 from attention.testing.case import Case
 from attention.testing.check import SQUARE, UNALIGNED, Check
@@ -38,8 +38,7 @@ def segments(implementation: Implementation, case: Case) -> str | None:
 
 def positions(implementation: Implementation, case: Case) -> str | None:
     """Check that a causal mask compares the given positions of queries and keys."""
-    query_positions = case.random(6).permutation(case.T + 2)[: case.T].astype(np.int32)
-    key_positions = case.random(7).permutation(case.S).astype(np.int32)
+    query_positions, key_positions = _shuffled_positions(case)
     allowed = key_positions <= query_positions[:, None]
     return _attends_exactly(
         implementation,
@@ -49,6 +48,18 @@ def positions(implementation: Implementation, case: Case) -> str | None:
         mask=masks.causal(),
         positions=(query_positions, key_positions),
     )
+
+
+def scores_at_positions(implementation: Implementation, case: Case) -> str | None:
+    """Check that score functions receive the given positions, and the heads."""
+    query_positions, key_positions = positions = _shuffled_positions(case)
+    slopes = np.arange(1, case.N + 1, dtype=np.float32) / 8
+    penalty = slopes[:, None, None] * np.abs(query_positions[:, None] - key_positions)
+    inputs = case.query_key_value()
+    expected = reference.attention(*inputs, score=lambda products: products - penalty).output
+    given = (scores.alibi(slopes),)
+    output = implementation(inputs, case.dtype, score=given, positions=positions)
+    return difference("output", "BTNH", output, expected, TOLERANCE[case.dtype])
 
 
 def long_predicates(implementation: Implementation, case: Case) -> str | None:
@@ -121,6 +132,12 @@ def left_padding(implementation: Implementation, case: Case) -> str | None:
     return None
 
 
+def _shuffled_positions(case: Case) -> tuple[np.ndarray, np.ndarray]:
+    query_positions = case.random(6).permutation(case.T + 2)[: case.T]
+    key_positions = case.random(7).permutation(case.S)
+    return query_positions.astype(np.int32), key_positions.astype(np.int32)
+
+
 def _visibility(
     implementation: Implementation, case: Case, allowed: np.ndarray, mask: masks.Mask
 ) -> str | None:
@@ -176,6 +193,13 @@ CHECKS = (
     Check("padding", padding, (SQUARE,), (), ("mask",)),
     Check("segments", segments, (SQUARE,), (), ("mask",)),
     Check("positions", positions, (SQUARE,), ("predicates",), ("values", "causality")),
+    Check(
+        "scores at positions",
+        scores_at_positions,
+        (SQUARE,),
+        ("scores", "predicates"),
+        ("order of operations", "positions"),
+    ),
     Check("left padding", left_padding, (SQUARE,), ("predicates",), ("padding", "positions")),
     Check(
         "predicates at unaligned lengths",

@@ -112,6 +112,7 @@ def attention(query, key, value, *, mask=None, positions=None, scale=None, dropo
     if not returning:
         return output
     logsumexp = np.logaddexp.reduce(scores, axis=-1)
+    weights = step("returned", lambda weights, kept: weights)(weights, kept)
     extras = {"weights": weights, "logsumexp": logsumexp}
     extras = {name: extras[name] for name in returning}
     return output, step("extras", lambda extras: extras)(extras)

@@ -39,6 +39,7 @@ def test_numpy_attention_passes_every_row_that_it_supports():
     assert unsupported == {
         *derivatives,
         *("forward mode", "order of operations", "float64", "vmap", "cost of vmap"),
+        "scores at positions",
         *("closures in masks", "closures in scores", "sharded batch", "sharded heads"),
     }
 
@@ -279,6 +280,10 @@ MUTANTS = {
         mutant(at_positions=lambda factor, *positions: factor),
         "dropout: same pairs as attend",
     ),
+    "returns weights after dropout": (
+        mutant(returned=lambda weights, kept: kept),
+        "dropout: returned weights",
+    ),
 }  # fmt: skip
 
 
@@ -290,6 +295,15 @@ def test_each_mutant_fails_in_one_row(name):
     assert not report.ok
     assert report[row].example is not None
     assert report[row].detail in str(report)
+
+
+def test_scores_by_index_fail():
+    def by_index(query, key, value, *, score=(), positions=None, **arguments):
+        return attend(query, key, value, score=score, positions=None if score else positions)
+
+    rows = ("order of operations", "scores at positions")
+    report = check_attention(by_index, {"jit", "scores", "predicates"}, rows=rows)
+    assert failing(report) == {"scores at positions": "fail"}
 
 
 def test_an_output_of_another_shape_fails():
