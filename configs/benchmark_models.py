@@ -47,6 +47,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     # Multi30k with its configuration; without its folder, the parts that need it are left out.
     config.translation = translation = multi30k.get_config(form)
     translation.data.path = ""
+    translation.batch.tokens = 8_192  # in the PyTorch loops too
     config.training = ConfigDict()
     config.training.steps = 15  # of each
     config.translating = translating = ConfigDict()

@@ -1,8 +1,8 @@
 """Multi30k, English to German, by Transformer-Tiny: image captions as subwords.
 
-The model is that of Wu et al. 2021 (ACL, "Good for Misconceived Reasons"). The recipe takes a third
-of the time of theirs: batches of a quarter of the size, a cosine schedule, less dropout, and instead
-of it words that are segmented anew in each epoch (Provilkov et al. 2020). The files are those of
+The sizes are those of Transformer-Tiny of Wu et al. 2021 (ACL, "Good for Misconceived Reasons").
+Other than there, norms come before the sublayers, positions are rotary, the schedule is a cosine,
+and batches are small: such a model trains in less than half of the time. The files are those of
 Elliott et al. 2016, lowercased and tokenized; `data.path` is their folder. Their terms of use allow
 research and education.
 
@@ -23,7 +23,7 @@ from configs.forms import FULL, is_tiny
 
 def get_config(form: str = FULL) -> ConfigDict:
     """The experiment, or its tiny form that ends in seconds."""
-    config = defaults.new("translation", "parallel", steps=10_500)
+    config = defaults.new("translation", "parallel", steps=7_000)
     data, batch, model, train = config.data, config.batch, config.model, config.train
 
     config.literature = ConfigDict({"test": {"tok_bleu": "41.02 (Wu et al. 2021: other subwords)"}})
@@ -34,7 +34,6 @@ def get_config(form: str = FULL) -> ConfigDict:
     data.tokenized = True
 
     config.text.size = 9_700
-    config.text.dropout = 0.1
 
     batch.tokens = 2_048  # about 128 pairs
     batch.bucket_lengths = (16, 20, 24, 32, 48)
@@ -42,8 +41,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     batch.microbatches = 2
 
     model.width = 128
-    model.norm_placement = "post"
-    model.positions = "sinusoidal"
+    model.positions = "rotary"
     model.max_length = 80
     model.encoder_layers = model.decoder_layers = 4
     model.tie = "all"
@@ -52,10 +50,10 @@ def get_config(form: str = FULL) -> ConfigDict:
 
     train.label_smoothing = 0.1
     train.schedule = "cosine"
-    train.learning_rate = 2e-3
+    train.learning_rate = 3e-3
     train.warmup_steps = 1_000
     train.weight_decay = 0.0
-    train.evaluate_every = train.sample_every = 1_500
+    train.evaluate_every = train.sample_every = 1_000
     train.checkpoint_every = 500
 
     config.decoding.num_beams = 5
