@@ -94,21 +94,14 @@ def differs(path: Path, record: Record) -> str:
     """Return how the configuration in the file of a record differs, "" if it is the same.
 
     A file of more seeds is kept too. Fields that only one of them has are those of another version.
-    A file without a configuration is compared by the number of parameters, and is never replaced by
-    a shorter training.
     """
     if not path.exists():
         return ""
     kept = Record.load(path)
     if len(kept.seeds) > len(record.seeds):
         return f"{path} is of more seeds ({', '.join(map(str, kept.seeds))})"
-    if kept.config is None or record.config is None:
-        other = kept.parameters not in (None, record.parameters)
-        fields = ["parameters"] * other + ["steps"] * (max(record.steps) < max(kept.steps))
-        there, here = (each._asdict() for each in (kept, record))
-    else:
-        there, here = kept.config, record.config
-        fields = [name for name in differences(there, here) if name in there and name in here]
+    there, here = kept.config, record.config
+    fields = [name for name in differences(there, here) if name in there and name in here]
     if not fields:
         return ""
     name = fields[0]

@@ -104,13 +104,13 @@ class Record(NamedTuple):
         seeds: of each run.
         steps: that each was trained.
         planned_steps: of the config, if the runs did not reach their end; else None.
-        seconds: of the training of each; none if unknown. Other work of the machine lengthens it.
-        parameters: of the model; None if unknown.
+        seconds: of the training of each. Other work of the machine lengthens it.
+        parameters: of the model.
         decoding: " (decoding: num_beams=5)" if it is not that of the config.
         scores: "values" of each run, "mean" and "std" (n - 1; None for one value), by split and
             name.
         published: figures to show beside those of a split, by split and name.
-        config: fields that decide the scores, by dotted name, without the seed; None in old files.
+        config: fields that decide the scores, by dotted name, without the seed.
     """
 
     run: str
@@ -122,11 +122,11 @@ class Record(NamedTuple):
     steps: list[int]
     planned_steps: int | None
     seconds: list[float]
-    parameters: int | None
+    parameters: int
     decoding: str
     scores: dict[str, dict[str, dict[str, Any]]]
     published: dict[str, dict[str, str]]
-    config: dict[str, Any] | None = None
+    config: dict[str, Any]
 
     @classmethod
     def of(cls, name: str, runs: Sequence[Run]) -> Self:
@@ -220,9 +220,8 @@ class Record(NamedTuple):
 FIELDS = {
     **dict.fromkeys(("run", "command", "commit", "machine", "date", "decoding", "digest"), str),
     **dict.fromkeys(("seeds", "steps", "seconds"), list),
-    **dict.fromkeys(("scores", "published"), dict),
-    **dict.fromkeys(("planned_steps", "parameters"), int | None),
-    "config": dict | None,
+    **dict.fromkeys(("scores", "published", "config"), dict),
+    **{"parameters": int, "planned_steps": int | None},
 }
 
 

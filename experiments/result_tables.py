@@ -36,7 +36,6 @@ END = "<!-- end of results -->"
 BLOCK = re.compile(f"({HEAD}).*?{END}", re.DOTALL)
 CARD = re.compile(r'^time  .*?(?=""")', re.DOTALL | re.MULTILINE)
 NOT_RUN = "not run"
-UNKNOWN = "unknown"
 IN_RESULTS_ALONE = ("steps", "date", "machine")  # columns that other documents leave out
 
 Figure = tuple[str, str]  # split and score
@@ -188,10 +187,9 @@ class Results(NamedTuple):
             for run, record in self.records.items()
             if self._configuration(record) == name and record.shown
         }
-        timed = [run for run in (name, *records) if run in records and records[run].seconds]
-        time = UNKNOWN if records else NOT_RUN
-        if timed:
-            run = timed[0]
+        time = NOT_RUN
+        if records:
+            run = name if name in records else next(iter(records))
             time = f"{_minutes(records[run])} of training" + f" ({run})" * (run != name)
         scores = [_entry(record, "" if run == name else run) for run, record in records.items()]
         entries = [("time", time), *(("score", score) for score in scores or [NOT_RUN])]
@@ -263,8 +261,8 @@ def _origin(record: Record | None) -> dict[str, str]:
 
 
 def _minutes(record: Record) -> str:
-    """Return the time of the fastest seed, "" if it is unknown."""
-    return f"{min(record.seconds) / 60:.1f} min" if record.seconds else ""
+    """Return the time of the fastest seed."""
+    return f"{min(record.seconds) / 60:.1f} min"
 
 
 def _steps(record: Record) -> str:
@@ -293,6 +291,5 @@ def _output(record: Record | None) -> str:
         for split, scores in record.scores.items()
         if split != "validation"
     }
-    time = f", {record.seconds[0]} s of training" if record.seconds else ""
-    first = f"{record.steps[0]:,} steps{time}"
+    first = f"{record.steps[0]:,} steps, {record.seconds[0]} s of training"
     return "\n".join(["```", first, *map(line_of, splits, splits.values()), "```", ""])

@@ -226,9 +226,6 @@ def test_a_record_of_another_configuration_is_kept(tmp_path, rows, capsys):
     error = capsys.readouterr().err
     assert error.startswith("one is left out: ") and error.count("\n") == 1
     assert "one.json is of another configuration (train.steps: 100 there, 20 here)" in error
-    path = tmp_path / "results" / "one.json"
-    Record.load(path)._replace(config=None).save(path)  # as of an old file
-    assert rows() == before and "(steps: [100] there, [20] here)" in capsys.readouterr().err
 
 
 def test_a_record_of_more_seeds_is_kept(tmp_path, rows, capsys):
