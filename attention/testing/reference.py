@@ -72,7 +72,7 @@ def gradients(
 ) -> Gradients:
     """Return the gradients for cotangents of the output and of the logsumexp.
 
-    Gradients of query and key assume a score that adds numbers, or none. The scale is 1/√H.
+    The scale is 1/√H. The score must take complex numbers: its derivative is a complex step.
     """
     groups, scale = query.shape[2] // key.shape[2], query.shape[-1] ** -0.5
     weights = attention(query, key, value, mask, score=score, keep=keep).weights
@@ -83,13 +83,15 @@ def gradients(
     of_weights = keep * np.einsum("BTNH,BSNH->BNTS", output, value)
     mean = (weights * of_weights).sum(axis=-1, keepdims=True)
     of_scores = weights * (of_weights - mean + logsumexp[..., None])
+    products = scale * np.einsum("BTNH,BSNH->BNTS", query, key)
+    of_products = of_scores * score(products + 1e-30j).imag / 1e-30
 
     def of_group(array: np.ndarray) -> np.ndarray:
         return array.reshape(*array.shape[:2], num_kv_heads, groups, -1).sum(axis=3)
 
     return Gradients(
-        query=scale * np.einsum("BNTS,BSNH->BTNH", of_scores, key),
-        key=of_group(scale * np.einsum("BNTS,BTNH->BSNH", of_scores, query)),
+        query=scale * np.einsum("BNTS,BSNH->BTNH", of_products, key),
+        key=of_group(scale * np.einsum("BNTS,BTNH->BSNH", of_products, query)),
         value=of_group(np.einsum("BNTS,BTNH->BSNH", keep * weights, output)),
         scores=of_scores,
     )

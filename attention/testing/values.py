@@ -10,7 +10,7 @@ from attention.primitives import scores
 from attention.testing import reference
 from attention.testing.case import Case
 from attention.testing.check import FULL, PLAIN, SQUARE, UNALIGNED, Check
-from attention.testing.compare import TOLERANCE, difference
+from attention.testing.compare import TOLERANCE, difference, difference_of_gradients
 from attention.testing.implementation import Implementation
 
 
@@ -102,16 +102,33 @@ def float64(implementation: Implementation, case: Case) -> str | None:
 
 
 def order_of_operations(implementation: Implementation, case: Case) -> str | None:
-    """Check the order: scale, then score functions in their order, then the mask."""
+    """Check the order: scale, then score functions in their order, then the mask.
+
+    Also with attention sinks, and in gradients.
+    """
     bias = np.asarray(case.normal(9, case.N, case.T, case.S), np.float32)
+    sinks = np.asarray(case.normal(15, case.N), np.float32)
     given = (scores.softcap(2.0), scores.bias_array(jnp.asarray(bias)))
-    allowed = case.mask()
-    inputs = case.query_key_value()
-    expected = reference.attention(
-        *inputs, allowed, score=lambda products: 2 * np.tanh(products / 2) + bias
-    )
+    allowed, tolerance = case.mask(), TOLERANCE[case.dtype]
+    inputs, cotangents = case.query_key_value(), case.cotangents()
+
+    def score(products: np.ndarray) -> np.ndarray:
+        return 2 * np.tanh(products / 2) + bias
+
+    expected = reference.attention(*inputs, allowed, score=score)
     output = implementation(inputs, case.dtype, mask=allowed, score=given)
-    return difference("output", "BTNH", output, expected.output, TOLERANCE[case.dtype])
+    found = difference("output", "BTNH", output, expected.output, tolerance)
+    if not found:
+        share = 1 / (1 + np.exp(sinks[:, None] - expected.logsumexp))
+        expected = expected.output * np.swapaxes(share, 1, 2)[..., None]
+        with_sinks = (*given, scores.attention_sinks(jnp.asarray(sinks)))
+        output = implementation(inputs, case.dtype, mask=allowed, score=with_sinks)
+        found = difference("output with attention sinks", "BTNH", output, expected, tolerance)
+    if not found and implementation.can("gradients"):
+        actual = implementation.pullback(inputs, case.dtype, cotangents, mask=allowed, score=given)
+        expected = reference.gradients(*inputs, allowed, output=cotangents, score=score)[:3]
+        found = difference_of_gradients("gradient", actual, expected, 5 * tolerance)
+    return found
 
 
 def key_order(implementation: Implementation, case: Case) -> str | None:
@@ -125,7 +142,7 @@ def key_order(implementation: Implementation, case: Case) -> str | None:
 
 
 def batch(implementation: Implementation, case: Case) -> str | None:
-    """Check that a batch equals its examples computed one at a time."""
+    """Check that a batch equals its examples, one at a time or with other batch axes."""
     arguments = implementation.mask_of(case)
     inputs = case.query_key_value()
     batched = implementation(inputs, case.dtype, **arguments)
@@ -136,6 +153,16 @@ def batch(implementation: Implementation, case: Case) -> str | None:
         found = difference("output", "BTNH", batched[b : b + 1], alone, TOLERANCE[case.dtype])
         if found:
             return f"example {b}, alone as batch 0: {found}"
+    if not implementation.can("leading_axes"):
+        return None
+    order = np.arange(case.B)
+    for rows in (0, np.stack([order, order, order[::-1]])):  # no batch axis, and two
+        chosen = {name: array[rows] for name, array in arguments.items()}
+        output = implementation(tuple(array[rows] for array in inputs), case.dtype, **chosen)
+        flat = (each.reshape(-1, *batched.shape[1:]) for each in (output, batched[rows]))
+        found = difference("output", "BTNH", *flat, TOLERANCE[case.dtype])
+        if found:
+            return f"with batch axes {np.shape(rows)}, counted as one: {found}"
     return None
 
 

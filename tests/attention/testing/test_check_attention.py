@@ -79,6 +79,16 @@ def without_batch(query, key, value, **arguments):
     return mutants.attention(query, key, value, **arguments)
 
 
+def mixes_two_batch_axes(output, dtype, returning):
+    if output.ndim > 4:
+        output = np.swapaxes(output.reshape(*output.shape[1::-1], *output.shape[2:]), 0, 1)
+    return mutants.finish(output, dtype, returning)
+
+
+def reverses_without_a_batch(output, dtype, returning):
+    return mutants.finish(output if output.ndim > 3 else output[::-1], dtype, returning)
+
+
 def single_query_unmasked(mask, positions, T, S):
     allowed = mutants.dense(mask, positions, T, S)
     return np.ones_like(allowed) if T == 1 and allowed is not None else allowed
@@ -220,6 +230,8 @@ MUTANTS = {
         mutant(dense=lambda mask, *rest: None if mask is None else mutants.dense(mask, *rest)[:1]),
         "mask",
     ),
+    "mixes two batch axes": (mutant(finish=mixes_two_batch_axes), "batch"),
+    "reverses queries without a batch axis": (mutant(finish=reverses_without_a_batch), "batch"),
     "causal off by one": (mutant(dense=later_predicate(CAUSAL)), "causality"),
     "attends to one padded key": (mutant(dense=longer_lengths), "padding"),
     "ignores segments": (mutant(dense=no_segments), "segments"),

@@ -91,6 +91,12 @@ def reversed_scores(query, key, value, score, **arguments):
     return attend(query, key, value, score=tuple(reversed(score)), **arguments)
 
 
+def ignores_sinks(query, key, value, score=(), **arguments):
+    """Apply each score function to the scores, which an attention sink leaves as they are."""
+    score = tuple(part for part in score if not isinstance(part, scores.AttentionSinks))
+    return attend(query, key, value, score=score, **arguments)
+
+
 def zero_gradient_of_nan(query, key, value, **arguments):
     """Output NaN with a gradient of 0, as if rows were set to NaN after a clean computation."""
     output = attend(query, key, value, **arguments)
@@ -237,6 +243,8 @@ MUTANTS = [
     (vmap_of_the_first_slice, EVERYTHING, ("values", "vmap"), "vmap", "fail"),
     (float32_inside, EVERYTHING, ("values", "float64"), "float64", "fail"),
     (reversed_scores, EVERYTHING, ("order of operations",), "order of operations", "fail"),
+    (constant_closures, EVERYTHING, ("order of operations",), "order of operations", "fail"),
+    (ignores_sinks, EVERYTHING, ("order of operations",), "order of operations", "fail"),
 ]
 
 
