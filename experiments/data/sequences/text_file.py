@@ -1,7 +1,8 @@
 """Text of a file, of a folder, or of the toy language: by characters or line by line.
 
 The beginning of one file is for training, its end for validation and tests. A folder has a file for
-each split: train.txt, validation.txt and test.txt. No more than a chunk of it is in memory.
+each split: train.txt, validation.txt and test.txt. A byte order mark is left out. No more than a
+chunk of it is in memory.
 """
 
 import io
@@ -33,7 +34,7 @@ def characters(config: TextFileData, split: str, cache: Path) -> Iterator[Senten
     del cache
     with _opened(config, split) as (file, start, end):
         start, end = (_next_character(file, place) for place in (start, end))
-        decoder = io.IncrementalNewlineDecoder(getincrementaldecoder("utf-8")(), translate=True)
+        decoder = io.IncrementalNewlineDecoder(getincrementaldecoder("utf-8-sig")(), translate=True)
         file.seek(start)
         for place in range(start, end, CHUNK):
             chunk = file.read(min(CHUNK, end - place))
@@ -52,7 +53,7 @@ def lines(config: TextFileData, split: str, cache: Path) -> Iterator[SentencePai
         file.seek(start)
         is_empty = True
         while file.tell() < end:
-            if text := file.readline().decode().strip():
+            if text := file.readline().decode("utf-8-sig").strip():
                 yield SentencePair(text)
                 is_empty = False
         if is_empty:

@@ -90,6 +90,14 @@ def test_a_folder_has_a_file_for_each_split(tmp_path):
         sources(lines, "train", path=str(tmp_path))
 
 
+@pytest.mark.parametrize("read", [characters, lines])
+def test_byte_order_mark_is_left_out(read, tmp_path):
+    for split in CUTS:
+        (tmp_path / f"{split}.txt").write_bytes(f"\ufeff{split}\r\n".encode())
+    found = [sources(read, split, path=str(tmp_path)) for split in CUTS]
+    assert [text.strip() for text, *_ in found] == [*CUTS]
+
+
 @pytest.mark.parametrize("source", [text_file.CHARACTERS, text_file.LINES])
 def test_text_has_another_name_after_a_change(source, tmp_path):
     path = tmp_path / "text"
