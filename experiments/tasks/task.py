@@ -242,7 +242,8 @@ class Task(ABC, Generic[Batch]):
                 step_begins()
                 evaluator = EVALUATORS[name]
                 with errors_of(f"the evaluator {name!r}"):
-                    found |= evaluator(self, state)
+                    for key, each in evaluator(self, state).items():
+                        found[key] = each if isinstance(each, str) else float(each)
         return {name: value for name, value in found.items() if not isinstance(value, str)}
 
     @cached_property

@@ -3,6 +3,8 @@
 from functools import partial
 from types import SimpleNamespace
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from experiments.errors import UsageError
@@ -37,6 +39,24 @@ def test_metrics_and_evaluators_are_added(task, monkeypatch):
     task.config.train.evaluators = ("bleu", "steps")
     found = Task.validate(task, STATE)
     assert found == {"loss": 1.0, "sentences": 2, "bleu": 50.0, "taken": 7}
+
+
+def test_numbers_of_evaluators_are_floats(task, monkeypatch):
+    """A checkpoint contains the monitored one as JSON."""
+    numbers = {"first": np.float32(1.5), "second": jnp.float32(2), "note": "words"}
+    monkeypatch.setitem(EVALUATORS._entries, "numbers", lambda *_: numbers)
+    task.config.train.evaluators = ("numbers",)
+    found = Task.validate(task, STATE)
+    assert found == {"loss": 1.0, "first": 1.5, "second": 2.0}
+    assert {*map(type, found.values())} == {float}
+
+
+@pytest.mark.parametrize("value", [None, np.arange(3.0)])
+def test_an_evaluator_without_a_number_is_named(task, monkeypatch, value):
+    monkeypatch.setitem(EVALUATORS._entries, "own", lambda *_: {"share": value})
+    task.config.train.evaluators = ("own",)
+    with pytest.raises(UsageError, match="the evaluator 'own' failed: TypeError: "):
+        Task.validate(task, STATE)
 
 
 def test_scores_and_each_evaluator_are_steps_of_the_timeout(task, monkeypatch):
