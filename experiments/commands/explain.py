@@ -109,6 +109,8 @@ def explain(
     state = restore(workdir, task).state
     untrained = task.learner.initial_state().parameters
     name = SENTENCE if sentence is not None else file.name if file else split
+    if file and name in (SENTENCE, *task.known_splits):
+        name = f"file_{name}"
     folder = workdir.explanation / name
     if sentence is not None:
         read = read_sentence(task, state, sentence)

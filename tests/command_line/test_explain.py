@@ -165,6 +165,7 @@ def test_file_of_pairs(explain, made, monkeypatch):
     assert f"heads, over 2 examples of {pairs}" in output
     assert "chosen on the first half" in output and "| diagonal |  | 0.0 |" in output
     assert len((folder / "alignment.pharaoh").read_text().splitlines()) == 2
+    pairs, folder = made / "test", made / "explain" / "file_test"  # not the folder of a split
     pairs.write_text("the girl , was happy\n")
     status, output, error = explain(f"--file={pairs}")
     assert (status, error) == (0, "") and "words are aligned by layer" in output
