@@ -30,10 +30,14 @@ def test_what_is_no_image_of_the_size_raises(tmp_path, monkeypatch):
     Image.new("L", (3, 2)).save(tmp_path / "a.png")
     Image.new("L", (7, 3)).save(tmp_path / "large.png")
     (tmp_path / "text").write_text("text")
+    Image.new("L", (2, 2)).save(tmp_path / "b.png")
+    begin, _, end = (tmp_path / "b.png").read_bytes().partition(b"IDAT")
+    (tmp_path / "damaged.png").write_bytes(begin[:-4] + bytes(4) + b"IDAT" + end)  # of length 0
     for name, message in (
         ("a.png", "has 3 x 2 pixels, and the model reads 2 x 2"),
         ("large.png", "has more pixels than Pillow reads"),
         ("text", "is no image"),
+        ("damaged.png", "is no image"),
         ("nothing", "cannot be read: No such file or directory"),
         ("", "cannot be read: Is a directory"),
     ):
