@@ -275,14 +275,19 @@ def _parse_several(mode: str, argv: Sequence[str], names: Sequence[str]) -> Comm
     configs = {_default_workdir(name).name: name for name in names or [DEFAULT]}
     if len(configs) < len(names):
         raise UsageError(f"--mode={mode} needs configurations that differ, got {', '.join(names)}")
-    runs = expand(lambda name, flags: _parse_one(mode, [*rest, *flags], name).config, configs, axes)
+    commands: list[Command] = []
+
+    def load(name: str, flags: list[str]) -> ConfigDict:
+        commands.append(_parse_one(mode, [*rest, *with_home(flags)], name))
+        return commands[-1].config
+
+    runs = expand(load, configs, axes)
     if len(runs) < 2 and mode == "compare":
         raise UsageError("--mode=compare needs --config twice or --grid.FIELD=VALUE,VALUE")
     if len(runs) < 2 and not axes:
         raise UsageError("--mode=sweep needs --seeds=0,1,2 or --grid.FIELD=VALUE,VALUE")
     workdir = Path(place or Path("workdirs", "+".join(configs) + SUFFIXES[mode]))
-    command = _parse_one(mode, rest, names[0] if names else DEFAULT)
-    return command._replace(config=next(iter(runs.values())), workdir=workdir, runs=runs)
+    return commands[0]._replace(workdir=workdir, runs=runs)
 
 
 def help_text(program: str, configs: Sequence[str] = ()) -> str:
