@@ -249,7 +249,7 @@ CHECKS = (
         "order of operations", order_of_operations, (FULL,), ("scores", "mask"), ("values", "mask")
     ),
     Check("key order", key_order, (FULL,), ("mask",), ("mask",)),
-    Check("batch", batch, (SQUARE,), (), ("mask",)),
+    Check("batch", batch, (SQUARE,), (), ("shapes and dtypes", "mask")),
     Check("vmap", vmap, (PLAIN,), ("vmap", "jit"), ("values",)),
     Check("unaligned lengths", values, UNALIGNED, (), ("values",)),
     Check(
