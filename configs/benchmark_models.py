@@ -44,14 +44,16 @@ def get_config(form: str = FULL) -> ConfigDict:
     # That language model with its configuration.
     config.characters = small
 
-    # Multi30k with its configuration; without its folder, the parts that need it are left out.
+    # Multi30k, by the model and the schedule of Wu et al. 2021, which the peers can have too;
+    # without its folder, the parts that need it are left out.
     config.translation = translation = multi30k.get_config(form)
     translation.data.path = ""
-    translation.batch.tokens = 8_192  # in the PyTorch loops too
+    translation.model.update({"norm_placement": "post", "positions": "sinusoidal"})
+    translation.train.schedule = "inverse_sqrt"
     config.training = ConfigDict()
     config.training.steps = 15  # of each
     config.translating = translating = ConfigDict()
-    translating.workdir = ""  # a run on that text, for its recipe and parameters
+    translating.workdir = ""  # a run of that model on that text, for its recipe and parameters
     translating.length = 20  # tokens of each answer without a workdir: parameters are random
     translating.seconds = 30.0  # of the timed calls of one measurement
 
@@ -67,4 +69,6 @@ def get_config(form: str = FULL) -> ConfigDict:
         small.model.decoder_layers = 2  # stacked, as in the full form
         config.training.steps = 2
         translating.length, translating.seconds = 5, 0.2
+    else:
+        translation.batch.tokens = 8_192
     return config

@@ -41,4 +41,5 @@ def get_config(form: str = FULL) -> ConfigDict:
     else:  # talks have longer sentences than captions
         config.batch.bucket_lengths = (16, 24, 32, 48, 64, 96)
         config.model.max_length = 256
+        config.batch.tokens, config.train.steps = 8_192, 8_000
     return config

@@ -16,7 +16,7 @@ TABLES = ("alignment", "agreement", "replaced_weights", "senses")
 
 
 def explanations(run: Run, path: Path) -> Iterator[Run]:
-    """Yield for each explained split of a run the run with the figures of its tables as scores.
+    """Yield the run for each explained split or file, with the figures of its tables as scores.
 
     Args:
         run: of the workdir.

@@ -221,7 +221,8 @@ FIELDS = {
     **dict.fromkeys(("run", "command", "commit", "machine", "date", "decoding", "digest"), str),
     **dict.fromkeys(("seeds", "steps", "seconds"), list),
     **dict.fromkeys(("scores", "published", "config"), dict),
-    **{"parameters": int, "planned_steps": int | None},
+    "parameters": int,
+    "planned_steps": int | None,
 }
 
 

@@ -9,6 +9,7 @@ from attention.testing.case import Case
 from attention.testing.check import FULL, SQUARE, UNALIGNED, Check
 from attention.testing.compare import TOLERANCE, difference, difference_of_gradients
 from attention.testing.implementation import Implementation
+from attention.testing.values import softcap_and_bias
 
 
 def gradients(implementation: Implementation, case: Case) -> str | None:
@@ -17,6 +18,15 @@ def gradients(implementation: Implementation, case: Case) -> str | None:
     arguments = implementation.mask_of(case)
     actual = implementation.pullback(inputs, case.dtype, cotangents, **arguments)
     expected = reference.gradients(*inputs, **arguments, output=cotangents)
+    return difference_of_gradients("gradient", actual, expected[:3], _tolerance(case))
+
+
+def gradients_of_scores(implementation: Implementation, case: Case) -> str | None:
+    """Compare reverse-mode gradients through a soft cap and a bias."""
+    inputs, allowed, (given, score) = case.query_key_value(), case.mask(), softcap_and_bias(case)
+    cotangents = case.cotangents()
+    actual = implementation.pullback(inputs, case.dtype, cotangents, mask=allowed, score=given)
+    expected = reference.gradients(*inputs, allowed, output=cotangents, score=score)
     return difference_of_gradients("gradient", actual, expected[:3], _tolerance(case))
 
 
@@ -85,6 +95,13 @@ CHECKS = (
         (UNALIGNED[2], UNALIGNED[4]),
         ("gradients",),
         ("gradients", "unaligned lengths", "unaligned lengths, masked"),
+    ),
+    Check(
+        "gradients of scores",
+        gradients_of_scores,
+        (FULL,),
+        ("gradients", "scores", "mask"),
+        ("gradients", "order of operations"),
     ),
     Check("forward mode", forward_mode, (FULL,), ("jvp",), ("mask", "gradients")),
     Check(

@@ -5,6 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+Score = Callable[[np.ndarray], np.ndarray]  # of the products [B, N, T, S]
+
 
 class Attended(NamedTuple):
     """Output `[B, T, N, Hv]`, weights `[B, N, T, S]` before dropout, logsumexp `[B, N, T]`."""
@@ -30,7 +32,7 @@ def attention(
     mask: np.ndarray | None = None,
     *,
     scale: float | None = None,
-    score: Callable[[np.ndarray], np.ndarray] = lambda scores: scores,
+    score: Score = lambda scores: scores,
     keep: np.ndarray | float = 1.0,
 ) -> Attended:
     """Compute softmax(score(scale · q kᵀ) + mask) v, where query head n reads key head n // G.
@@ -67,12 +69,12 @@ def gradients(
     *,
     output: np.ndarray | float = 0.0,
     logsumexp: np.ndarray | float = 0.0,
-    score: Callable[[np.ndarray], np.ndarray] = lambda scores: scores,
+    score: Score = lambda scores: scores,
     keep: np.ndarray | float = 1.0,
 ) -> Gradients:
     """Return the gradients for cotangents of the output and of the logsumexp.
 
-    The scale is 1/√H. The score must take complex numbers: its derivative is a complex step.
+    The scale is 1/√H. The score must be analytic: its derivative is taken by a complex step.
     """
     groups, scale = query.shape[2] // key.shape[2], query.shape[-1] ** -0.5
     weights = attention(query, key, value, mask, score=score, keep=keep).weights

@@ -76,7 +76,7 @@ def explain(
 ) -> None:
     """Write what a model attends to into the folder `explain` of its run.
 
-    Each sentence, file and split has a page and a folder of its own there.
+    The sentence, each split and each name of a file has a page and a folder of its own there.
 
     Args:
         config: of the run.

@@ -32,7 +32,7 @@ def read_image(path: str, shape: tuple[int, int, int]) -> np.ndarray:
             if image.mode.startswith(("I", "F")):  # `convert` clips these at 255
                 raise ValueError(f"{path} has more than 8 bits per channel: convert it to 8 bits")
             pixels = np.asarray(image.convert(MODES[channels]), np.float32)
-    except (UnidentifiedImageError, SyntaxError) as error:  # the second of a damaged PNG
+    except (UnidentifiedImageError, SyntaxError) as error:  # SyntaxError: a damaged PNG
         raise ValueError(f"{path} is no image") from error
     except Image.DecompressionBombError as error:
         raise ValueError(f"{path} has more pixels than Pillow reads") from error

@@ -242,8 +242,8 @@ class Task(ABC, Generic[Batch]):
                 step_begins()
                 evaluator = EVALUATORS[name]
                 with errors_of(f"the evaluator {name!r}"):
-                    for key, each in evaluator(self, state).items():
-                        found[key] = each if isinstance(each, str) else float(each)
+                    for key, value in evaluator(self, state).items():
+                        found[key] = value if isinstance(value, str) else float(value)
         return {name: value for name, value in found.items() if not isinstance(value, str)}
 
     @cached_property

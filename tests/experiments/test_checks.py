@@ -39,7 +39,7 @@ from experiments.workdir import Workdir
         ("copy", "decoding.metrics=('chr',)", "got 'chr'; did you mean 'chrf'?"),
         ("digits", "train.evaluators=('bleu',)", "a metric of text, and task='classification' has"),
         ("copy", "train.duration=ten", "train.duration needs a number, as in '10 epochs'"),
-        ("multi30k", "train.ema=0.9", "choose one, with average=1 or ema=0.0"),
+        ("multi30k:tiny", "train.ema=0.9", "choose one, with average=1 or ema=0.0"),
         ("multi30k", "batch.row_length=81", "batch.row_length=81 is more than model.max_length"),
         ("toy_translation_rnn", "batch.packed=True", "batch.packed must be False for archi"),
         ("multi30k", "text.kind=bpee", "got 'bpee'; did you mean 'bpe'?"),

@@ -1,8 +1,8 @@
 """Text of a file, of a folder, or of the toy language: by characters or line by line.
 
 The beginning of one file is for training, its end for validation and tests. A folder has a file for
-each split: train.txt, validation.txt and test.txt. A byte order mark is left out. No more than a
-chunk of it is in memory.
+each split: train.txt, validation.txt and test.txt. A byte order mark is left out. At most one chunk
+of the text is in memory.
 """
 
 import io
