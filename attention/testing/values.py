@@ -56,7 +56,7 @@ def scale(implementation: Implementation, case: Case) -> str | None:
 
 
 def large_scores(implementation: Implementation, case: Case) -> str | None:
-    """Compare with the equation for scores of some thousands, whose exponentials overflow."""
+    """Compare with the equation for scores of some thousands: their exponentials overflow."""
     query, key, value = case.query_key_value()
     inputs = query * 128, key * 8, value
     expected = reference.attention(*inputs).output

@@ -76,7 +76,7 @@ def explain(
 ) -> None:
     """Write what a model attends to into the folder `explain` of its run.
 
-    The sentence, each split and each name of a file has a page and a folder of its own there.
+    There is a page and a folder for the sentence, for each split and for each name of a file.
 
     Args:
         config: of the run.
