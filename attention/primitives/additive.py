@@ -1,6 +1,6 @@
 """Additive attention: scores from a small network (Bahdanau et al. 2015).
 
-Only the scores differ from `attend`; mask, softmax, weighted sum and returned statistics are the
+Only the scores differ from `attend`; mask, softmax, weighted sum and returned results are the
 same. For multiplicative attention (Luong et al. 2015, equation 8) call `attend` with `scale=1`:
 "dot" uses the queries, "general" the queries times a matrix.
 """
@@ -57,7 +57,6 @@ def additive_attention(
     heads: ArrayLike | None = None,
     dropout: Dropout | None = None,
     returning: Collection[str] = (),
-    num_strongest: int = 1,
     nonfinite_keys: ArrayLike | None = None,
 ) -> Array | tuple[Array, dict[str, Array]]:
     """Compute `attend` with `additive_scores` in place of the scaled products.
@@ -73,7 +72,6 @@ def additive_attention(
         heads: integers `[N]`, global numbers of the heads, for `score` and `dropout`.
         dropout: of the weights.
         returning: names of what to return beside the output.
-        num_strongest: for "strongest".
         nonfinite_keys: bool `[..., S, K]`, as in a `CacheView`. If given, `key` and `value` are
             assumed finite and are not checked.
 
@@ -105,7 +103,6 @@ def additive_attention(
         heads=heads,
         dropout=dropout,
         returning=returning,
-        num_strongest=num_strongest,
         nonfinite_keys=nonfinite_keys,
         implementation="reference",
     )

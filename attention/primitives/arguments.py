@@ -24,8 +24,7 @@ from attention.primitives.pytree_dataclass import (
 )
 from attention.primitives.scores import AttentionSinks, Score
 
-STATISTICS = ("entropy", "mean_distance", "largest_score", "strongest")
-RETURNING = ("weights", "logsumexp", *STATISTICS)
+RETURNING = ("weights", "logsumexp", "largest_score")
 PRECISIONS = ("default", "high", "highest")
 
 
@@ -50,7 +49,6 @@ class Arguments:
         nonfinite_keys: bool `[..., S, K]`, or None.
         counted: whether both positions count from 0 because none were given.
         returning: names of what to return beside the output.
-        num_strongest: number of keys that "strongest" returns.
         precision: of products of float32.
         tile_sizes: queries and keys per tile, or None.
     """
@@ -71,7 +69,6 @@ class Arguments:
     nonfinite_keys: Array | None = array_field(rank=2)
     counted: bool = static()
     returning: tuple[str, ...] = static()
-    num_strongest: int = static()
     precision: str = static()
     tile_sizes: tuple[int, int] | None = static()
 
@@ -98,7 +95,6 @@ def check_arguments(
     scale: float | Array | None = None,
     dropout: Dropout | None = None,
     returning: Collection[str] = (),
-    num_strongest: int = 1,
     nonfinite_keys: ArrayLike | None = None,
     precision: str | None = None,
     tile_sizes: tuple[int, int] | None = None,
@@ -115,8 +111,6 @@ def check_arguments(
     if jnp.ndim(0 if scale is None else scale):
         raise ValueError(f"scale is one number for all scores, got shape {jnp.shape(scale)}")
     check_names("returning", returning, RETURNING)
-    if "strongest" in returning and not 1 <= num_strongest <= num_keys:
-        raise ValueError(f"num_strongest must lie in 1 to {num_keys} keys, got {num_strongest}")
     precision = "highest" if precision is None else str(precision).lower()
     one_of("precision", precision, PRECISIONS)
     check_tile_sizes(tile_sizes)
@@ -159,7 +153,6 @@ def check_arguments(
         nonfinite_keys=_check_nonfinite_keys(nonfinite_keys, key.shape[:-1]),
         counted=counted,
         returning=tuple(returning),
-        num_strongest=num_strongest,
         precision=precision,
         tile_sizes=None if tile_sizes is None else tuple(tile_sizes),
     )

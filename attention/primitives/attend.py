@@ -10,20 +10,17 @@ import jax
 from jax import Array
 from jax.typing import ArrayLike
 
-from attention.primitives import one_query
 from attention.primitives.arguments import Arguments, check_arguments
 from attention.primitives.block_mask import BlockMask
 from attention.primitives.choice import one_of
 from attention.primitives.dot_product import attend_by_definition
 from attention.primitives.dropout import Dropout
-from attention.primitives.gpu import flash
 from attention.primitives.lift import possible_shards
 from attention.primitives.masks import Mask
 from attention.primitives.pytree_dataclass import batch_shapes
 from attention.primitives.scores import Score
 from attention.primitives.sharding import per_shard
 from attention.primitives.tiled import attend_in_tiles
-from attention.primitives.vendor import cudnn, jax_nn, splash
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 
@@ -78,7 +75,6 @@ def attend(
     scale: float | Array | None = None,
     dropout: Dropout | None = None,
     returning: Collection[str] = (),
-    num_strongest: int = 1,
     nonfinite_keys: ArrayLike | None = None,
     precision: str | None = None,
     tile_sizes: tuple[int, int] | None = None,
@@ -114,13 +110,7 @@ def attend(
             output.
 
             - "weights" `[..., N, T, S]`, "logsumexp" `[..., N, T]`;
-            - "entropy" `[..., N, T]` of the weights, in nats;
-            - "mean_distance" `[..., N, T]`, of the positions of query and key, by weight;
-            - "largest_score" `[..., N, T]`, without gradient; -inf for a fully masked query;
-            - "strongest": a pair of weights and key indices `[..., N, T, num_strongest]`, the
-              largest first, -1 for a key without weight; without gradient. Like `jax.lax.top_k`
-              it gathers what is sharded over Auto axes.
-        num_strongest: for "strongest".
+            - "largest_score" `[..., N, T]`, without gradient; -inf for a fully masked query.
         nonfinite_keys: bool `[..., S, K]`, True where a key or its value was not finite and was
             replaced by 0, as in a `Cache`. If given, `key` and `value` are assumed finite and are
             not checked.
@@ -128,12 +118,10 @@ def attend(
             narrower inputs are computed in their dtype, on a CPU by tiles in float32; all are
             accumulated in float32.
         tile_sizes: queries and keys per tile of the "tiled" implementation.
-        implementation: "reference", "tiled", "one_query", "jax", "cudnn", "pallas" or "splash":
-            that one, or an error with the reason. By default it is chosen for the arguments and
-            the platform that the computation is lowered for, if this process has a device of that
-            platform; `explain` reports it. An export (`jax.export`) for any other platform contains
-            the choice for the default device. "cudnn", "pallas" and "splash" have first-order
-            reverse-mode derivatives only: JAX itself refuses forward mode, as of a `custom_vjp`.
+        implementation: "reference" or "tiled": that one, or an error with the reason. By default
+            it is chosen for the arguments and the platform that the computation is lowered for, if
+            this process has a device of that platform; `explain` reports it. An export
+            (`jax.export`) for any other platform contains the choice for the default device.
 
     Returns:
         The output `[..., T, N, Hv]` in the query's dtype, or with `returning` a pair of it and a
@@ -156,7 +144,6 @@ def attend(
         scale=scale,
         dropout=dropout,
         returning=returning,
-        num_strongest=num_strongest,
         nonfinite_keys=nonfinite_keys,
         precision=precision,
         tile_sizes=tile_sizes,
@@ -263,7 +250,10 @@ def attend_by(arguments: Arguments, name: str | None) -> dict[str, Array]:
 def _few_pairs(arguments: Arguments) -> str | None:
     if arguments.tile_sizes is not None or arguments.block_mask is not None:
         return None
-    if arguments.query.shape[-3] * arguments.key.shape[-3] <= FEW_PAIRS:
+    num_queries, num_keys = arguments.query.shape[-3], arguments.key.shape[-3]
+    if num_queries == 1:
+        return "one query has no more scores than keys"
+    if num_queries * num_keys <= FEW_PAIRS:
         return "so few pairs fit a cache as they are"
     return None
 
@@ -286,11 +276,6 @@ def _preference_for_tiles(arguments: Arguments, platform: str) -> str | None:
     return "linear in memory; it skips empty tiles"
 
 
-def _fills_a_block(arguments: Arguments, platform: str) -> str | None:
-    del platform
-    return None if arguments.query.shape[-3] < FEW_QUERIES else "its kernel computes all of this"
-
-
 def _everywhere(run: Callable[[Arguments], dict[str, Array]]) -> Callable[..., dict[str, Array]]:
     """Take a platform, for a function that is the same on all platforms."""
     return lambda arguments, platform: run(arguments)
@@ -299,23 +284,8 @@ def _everywhere(run: Callable[[Arguments], dict[str, Array]]) -> Callable[..., d
 # Up to this many pairs of one head, tiles cost more than they save (measured on a CPU).
 FEW_PAIRS = 64 * 64
 
-# So few queries, as when decoding one at a time, fill no block of a kernel.
-FEW_QUERIES = 16
-
 IMPLEMENTATIONS = (
-    Implementation("cudnn", cudnn.refusal, _everywhere(cudnn.attend_by_cudnn), _fills_a_block),
-    Implementation("splash", splash.refusal, _everywhere(splash.attend_by_splash), _fills_a_block),
-    Implementation(
-        "one_query",
-        one_query.refusal,
-        _everywhere(one_query.attend_one_query),
-        one_query.preference,
-    ),
     Implementation("tiled", _refusal_of_tiles, attend_in_tiles, _preference_for_tiles),
-    # By name only: never measured on a GPU.
-    Implementation("pallas", flash.refusal, _everywhere(flash.attend_by_kernel), lambda *_: None),
-    # By name only: all scores are in memory at once, as in the reference.
-    Implementation("jax", jax_nn.refusal, _everywhere(jax_nn.attend_by_jax_nn), lambda *_: None),
     Implementation(
         "reference",
         lambda arguments, _: (

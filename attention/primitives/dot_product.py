@@ -17,7 +17,6 @@ from attention.primitives.nonfinite import nan_rows, nan_where, replace_nonfinit
 from attention.primitives.precision import score_dtype
 from attention.primitives.scores import Score, apply_scores
 from attention.primitives.softmax import share_with_sinks, softmax
-from attention.primitives.statistics import SUMS, strongest
 
 Tree = Any
 
@@ -184,7 +183,7 @@ def attend_by_definition(arguments: Arguments) -> dict[str, Array]:
         )
         return {"output": output, "weights": weights, "logsumexp": logsumexp}
 
-    return _with_statistics(over_examples(example, arguments), arguments)
+    return _with_sinks(over_examples(example, arguments), arguments)
 
 
 def over_examples(example: Callable[[Arguments], Tree], arguments: Arguments) -> Tree:
@@ -192,25 +191,10 @@ def over_examples(example: Callable[[Arguments], Tree], arguments: Arguments) ->
     return over_batch(example, (arguments,), (None,), arguments.batch)
 
 
-def _with_statistics(results: dict[str, Array], arguments: Arguments) -> dict[str, Array]:
+def _with_sinks(results: dict[str, Array], arguments: Arguments) -> dict[str, Array]:
     if "largest_score" in arguments.returning:  # without sinks, beside which it may round to 0
         largest = jnp.log(jnp.max(results["weights"], axis=-1, initial=0)) + results["logsumexp"]
         empty = jnp.isneginf(results["logsumexp"])
         largest = jnp.where(empty, -jnp.inf, largest)
         results = results | {"largest_score": jax.lax.stop_gradient(largest)}
-    results = share_with_sinks(results, arguments.sinks)
-    weights, num_keys = results["weights"], arguments.key.shape[-3]
-    if "mean_distance" in arguments.returning or "entropy" in arguments.returning:
-        query, key = (
-            jnp.broadcast_to(array, (*arguments.batch, array.shape[-1]))
-            for array in (arguments.query_positions, arguments.key_positions)
-        )
-        distances = jnp.abs(query[..., None, :, None] - key[..., None, None, :])
-        distances = jnp.broadcast_to(distances, weights.shape)
-        results |= {name: SUMS[name](weights, distances) for name in SUMS}
-    if "strongest" in arguments.returning:
-        keys = jnp.arange(num_keys, dtype=jnp.int32)
-        keys = keys.reshape(*[1] * (weights.ndim - 1), num_keys)
-        found = strongest(jax.lax.stop_gradient(weights), keys, arguments.num_strongest)
-        results["strongest"] = found
-    return results
+    return share_with_sinks(results, arguments.sinks)

@@ -45,28 +45,6 @@ def first_order(
     return call(inputs, constants)
 
 
-def first_order_library(
-    name: str, library: Callable[[Tree, Tree], Tree], inputs: Tree, constants: Tree
-) -> Tree:
-    """Return `library(inputs, constants)`, with the first-order reverse mode of the library.
-
-    Args:
-        name: of the implementation, for the error message.
-        library: of (inputs, constants), to the outputs; has reverse mode.
-        inputs: floating-point arrays, which receive gradients.
-        constants: arrays, which do not.
-    """
-
-    def forward(inputs: Tree, constants: Tree) -> tuple[Tree, Tree]:
-        return jax.vjp(lambda inputs: library(inputs, constants), inputs)
-
-    def backward(pullback: Tree, constants: Tree, cotangents: Tree) -> Tree:
-        del constants
-        return pullback(cotangents)[0]
-
-    return first_order(name, library, forward, backward, inputs, constants)
-
-
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _differentiate_once(name: str, tree: Tree) -> Tree:
     """Return the tree; its derivatives raise, since the caller computes a gradient of it."""

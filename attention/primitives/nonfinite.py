@@ -10,9 +10,6 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from attention.primitives.arguments import Arguments
-from attention.primitives.dense_mask import dense_mask
-
 
 @jax.custom_jvp
 def _replaced(array: Array) -> Array:
@@ -72,43 +69,3 @@ def nan_rows(output: Array, logsumexp: Array) -> Array:
     That cotangent is NaN too, and 0 · NaN would reach the values of masked keys.
     """
     return jnp.where(jnp.isnan(logsumexp)[..., None], jnp.nan, output)
-
-
-def attends_to_nonfinite(
-    arguments: Arguments, nonfinite_queries: Array, nonfinite_keys: Array
-) -> Array:
-    """Return which queries may attend to a non-finite number, their own included.
-
-    For implementations of other libraries, because NaN cannot be added to their scores. Takes T·S
-    time and, unless the compiler fuses it, memory.
-
-    Args:
-        arguments: with the mask and positions.
-        nonfinite_queries: bool `[..., T, N]`.
-        nonfinite_keys: bool `[..., S, K]`.
-
-    Returns:
-        bool `[..., T, N]`.
-    """
-    groups = arguments.query.shape[-2] // arguments.key.shape[-2]
-    flags = jnp.swapaxes(jnp.repeat(nonfinite_keys, groups, axis=-1), -1, -2)  # [..., N, S]
-    allowed = dense_mask(arguments)
-    if allowed is None:
-        return nonfinite_queries | flags.any(axis=-1)[..., None, :]
-    allowed = allowed.reshape((1,) * (flags.ndim + 1 - allowed.ndim) + allowed.shape)
-    visible = jnp.swapaxes(allowed.any(axis=-1), -1, -2)
-    affected = jnp.swapaxes((allowed & flags[..., None, :]).any(axis=-1), -1, -2)
-    return affected | (nonfinite_queries & visible)
-
-
-def set_nonfinite_rows(output: Array, rows: Array, query: Array) -> Array:
-    """Set output rows to NaN, and give their queries a NaN gradient.
-
-    Args:
-        output: `[..., T, N, Hv]`.
-        rows: bool `[..., T, N]`.
-        query: `[..., T, N, H]`, finite.
-    """
-    nan = jnp.where(rows[..., None], jnp.nan, 0.0).astype(output.dtype)  # 0 · NaN is NaN elsewhere
-    nan = nan * query.sum(axis=-1, keepdims=True).astype(output.dtype)
-    return jnp.where(rows[..., None], nan, output)

@@ -28,7 +28,7 @@ from attention.primitives.tile_layout import (
     layout_of,
     tile_sizes_of,
 )
-from attention.primitives.tiled_head import Results, forward, forward_jvp, statistic
+from attention.primitives.tiled_head import Results, all_weights, forward, forward_jvp
 
 Tree = Any
 
@@ -212,19 +212,14 @@ def _in_tiles(
     else:
         results = _attention(settings, plan, head.inputs, head[1:])
     returned = finish(arguments, *results)
-    statistics = [name for name in dict.fromkeys(arguments.returning) if name not in returned]
-    if statistics:
+    if "weights" in arguments.returning:
         rows = _without_gradient_of_nan(results[1]), results[2]
         if arguments.sinks:
             length = settings.tile_sizes[0] * settings.tiles[0]
             before = _by_head(arguments, rows[0] + rows[1])
             added = jnp.where(jnp.isneginf(before), 0, returned["logsumexp"] - before)
             rows = rows[0] + _by_group(arguments, added, length), rows[1]
-    for name in statistics:
-        function = partial(statistic, name, arguments.num_strongest, settings)
-        given = jax.lax.stop_gradient((head, rows)) if name == "strongest" else (head, rows)
-        lifted = lift(plan, function, (given[0], plan.axes), (given[1], ("BKG", "BKG")))
-        returned[name] = jax.tree.map(partial(_by_head, arguments), lifted)
-    if "weights" in returned:
-        returned["weights"] = returned["weights"][..., : arguments.key.shape[-3]]
+        function = partial(all_weights, settings)
+        weights = lift(plan, function, (head, plan.axes), (rows, ("BKG", "BKG")))
+        returned["weights"] = _by_head(arguments, weights)[..., : arguments.key.shape[-3]]
     return returned, results

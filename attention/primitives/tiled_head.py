@@ -2,10 +2,10 @@
 
 The forward pass visits the tiles of a row with an online softmax (Milakov and Gimelshein 2018,
 section 3; Rabe and Staats 2021). Once the logsumexp is known, each weight is exp(score - logsumexp)
-on its own, so the derivative of `forward` (`forward_jvp`), entropy and mean distance are sums over
-tiles. `jax.checkpoint` is around each tile: JAX derives from these sums every order and mode of
-derivative, none of which keeps a tile in memory. `forward` itself is not differentiated: `tiled.py`
-declares `forward_jvp` as its derivative.
+on its own, so the derivative of `forward` (`forward_jvp`) is a sum over tiles. `jax.checkpoint` is
+around each tile: JAX derives from this sum every order and mode of derivative, none of which keeps
+a tile in memory. `forward` itself is not differentiated: `tiled.py` declares `forward_jvp` as its
+derivative.
 """
 
 import operator
@@ -22,7 +22,6 @@ from attention.primitives.block_mask import Pattern, visited_by_any
 from attention.primitives.dot_product import product
 from attention.primitives.dropout import keep_pairs
 from attention.primitives.pytree_dataclass import replace_leaves
-from attention.primitives.statistics import SUMS, strongest
 from attention.primitives.tile_inputs import CONSTANT_AXES, INPUT_AXES, Constants, Inputs
 from attention.primitives.tile_layout import Head, Settings
 
@@ -356,28 +355,7 @@ def forward_jvp(
     return d_output - d_logsumexp[:, None] * output, d_logsumexp
 
 
-def statistic(
-    name: str, num_strongest: int, settings: Settings, head: Head, logsumexp: Logsumexp
-) -> Tree:
-    """Return a statistic of the weights of one head.
-
-    It is `[T]`, all weights `[T, S]`, or the strongest weights and their keys, both
-    `[T, num_strongest]`.
-    """
-    if name == "weights":
-        return _all_weights(settings, head, logsumexp)
-    if name == "strongest":
-        return _strongest(settings, head, logsumexp, num_strongest)
-
-    def of_tile(inputs: Inputs, constants: Constants, logsumexp: Logsumexp, _: None) -> Array:
-        weights = _weights_of(settings, inputs, constants, logsumexp)
-        query, key = constants.query_positions[:, None], constants.key_positions[None, :]
-        return SUMS[name](weights, jnp.abs(query - key))
-
-    return _sum_over_keys(settings, head, logsumexp, None, of_tile)
-
-
-def _all_weights(settings: Settings, head: Head, logsumexp: Logsumexp) -> Array:
+def all_weights(settings: Settings, head: Head, logsumexp: Logsumexp) -> Array:
     """Return all weights `[T, S]`, in tiles that are as wide as S."""
     num_keys = settings.tile_sizes[1] * settings.tiles[1]
     wide = replace(settings, tile_sizes=(settings.tile_sizes[0], num_keys))
@@ -389,34 +367,3 @@ def _all_weights(settings: Settings, head: Head, logsumexp: Logsumexp) -> Array:
         return _weights_of(wide, inputs, constants, _cut(wide, logsumexp, "T", "T", start))
 
     return jax.lax.map(of_row, jnp.arange(settings.tiles[0])).reshape(-1, num_keys)
-
-
-def _strongest(
-    settings: Settings, head: Head, logsumexp: Logsumexp, num_strongest: int
-) -> tuple[Array, Array]:
-    """Return the largest weights and their keys, both `[T, num_strongest]`."""
-    zero = _zero(head, settings.dtype)
-    size, width = settings.tile_sizes
-    shape = size, num_strongest
-
-    def of_row(row: Array) -> tuple[Array, Array]:
-        logsumexp_at_row = _cut(settings, logsumexp, "T", "T", row * size)
-        at_row = _part_of(settings, head[:2], "T", row * size)
-
-        def visit(carry: tuple[Array, Array], column: Array) -> tuple[tuple[Array, Array], None]:
-            inputs, constants = _part_of(settings, at_row, "S", column * width)
-            weights = _weights_of(settings, inputs, constants, logsumexp_at_row)
-            keys = column * width + jnp.arange(width, dtype=jnp.int32)
-            keys = jnp.broadcast_to(keys, weights.shape)
-            weights = jnp.concatenate([carry[0], weights], axis=-1)
-            keys = jnp.concatenate([carry[1], keys], axis=-1)
-            return strongest(weights, keys, num_strongest), None
-
-        start = (
-            jnp.zeros(shape, settings.dtype) + zero,
-            jnp.zeros(shape, jnp.int32) + zero.astype(jnp.int32),
-        )
-        return jax.lax.scan(visit, start, jnp.arange(settings.tiles[1], dtype=jnp.int32))[0]
-
-    results = jax.lax.map(of_row, jnp.arange(settings.tiles[0], dtype=jnp.int32))
-    return jax.tree.map(lambda x: x.reshape(-1, num_strongest), results)

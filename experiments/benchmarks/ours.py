@@ -14,15 +14,6 @@ from experiments.benchmarks.cases import Case
 from experiments.benchmarks.contender import LIBRARY, Candidate, Contender, RefusalError
 from experiments.benchmarks.jax_program import Call, jax_contender
 
-# Capabilities that an implementation refuses; if they were claimed, rows that use several
-# capabilities would be refused as a whole.
-REFUSED = {
-    "jax": {
-        *("value_width", "scores", "weights", "logsumexp", "dropout", "dropout_by_position"),
-        *("float16", "float64"),
-    }
-}
-
 
 def contenders() -> Iterator[Contender]:
     """Yield a contender for each implementation."""
@@ -71,8 +62,7 @@ def candidates() -> Iterator[Candidate | tuple[str, str]]:
         if name in refusals:
             yield f"attend, {name}", refusals[name]
         else:
-            supports = EVERYTHING - REFUSED.get(name, set())
-            yield Candidate(f"attend, {name}", LIBRARY, _implementation(name), supports)
+            yield Candidate(f"attend, {name}", LIBRARY, _implementation(name), EVERYTHING)
 
 
 def _implementation(name: str) -> Callable[..., Any]:

@@ -1,1 +1,0 @@
-"""FlashAttention kernels in Pallas: one program per tile of queries or keys."""

@@ -1,1 +1,0 @@
-"""Attention of other libraries behind the contract of `attend`; imported on first use."""
