@@ -13,10 +13,10 @@ depend on which inputs, and which of these dependences are not allowed.
     pass           causality
 """
 
-from attention.testing.capabilities import CAPABILITIES, EVERYTHING
-from attention.testing.conformance import ROWS, check_attention
+from attention.testing.conformance import Report, Row, check_attention
+from attention.testing.implementation import CAPABILITIES, EVERYTHING
 from attention.testing.leaks import BlindSpot, Leak, LeakReport, find_leaks
-from attention.testing.report import Report, Row
+from attention.testing.rows import ROWS
 
 __all__ = [
     "CAPABILITIES",

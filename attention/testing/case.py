@@ -1,33 +1,22 @@
 """Sizes and random inputs of one example, and the search for the smallest failing example."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
-from typing import TypeVar
+from dataclasses import dataclass, replace
 
 import jax.numpy as jnp
 import numpy as np
 
-Fault = TypeVar("Fault")
+from attention.testing.reference import Arrays, Results
 
+AXES = ("B", "T", "S", "N", "K", "H", "Hv")
 # Axes to shrink together, for functions that require equal sizes, and axes to shrink alone.
 SHRINK = (("T", "S"), ("N", "K"), ("H", "Hv"), ("B",), ("T",), ("S",), ("N",), ("H",), ("Hv",))
+ATTEMPTS = 25  # smaller cases to try; each may cost a compilation
 
 
 @dataclass(frozen=True)
 class Case:
-    """The axis sizes of one example, its dtype and its random seed.
-
-    Attributes:
-        B: batch.
-        T: query length.
-        S: key length.
-        N: query heads.
-        K: key/value heads.
-        H: head width.
-        Hv: head width of the values.
-        dtype: of query, key and value.
-        seed: of all random numbers.
-    """
+    """The axis sizes of one example, its dtype, and the seed of all its random numbers."""
 
     B: int
     T: int
@@ -40,7 +29,7 @@ class Case:
     seed: int = 0
 
     def __str__(self) -> str:
-        sizes = " ".join(f"{axis}={getattr(self, axis)}" for axis in _AXES)
+        sizes = " ".join(f"{axis}={getattr(self, axis)}" for axis in AXES)
         return f"{sizes} {self.dtype} seed={self.seed}"
 
     def random(self, stream: int) -> np.random.Generator:
@@ -48,30 +37,28 @@ class Case:
         return np.random.default_rng((self.seed, stream))
 
     def normal(self, stream: int, *shape: int) -> np.ndarray:
-        """Return standard normal numbers."""
-        return self.random(stream).standard_normal(shape)
+        """Return standard normal numbers in float64 that are exact in the dtype of the case."""
+        numbers = self.random(stream).standard_normal(shape)
+        return numbers.astype(jnp.dtype(self.dtype)).astype(np.float64)
 
-    def query_key_value(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return query `[B, T, N, H]`, key `[B, S, K, H]` and value `[B, S, K, Hv]` in float64.
+    def query_key_value(self, stream: int = 0) -> Arrays:
+        """Return query `[B, T, N, H]`, key `[B, S, K, H]` and value `[B, S, K, Hv]`.
 
-        The numbers are exact in the dtype of the case.
+        Tangents of the inputs have the same shapes, and another stream.
         """
-        dtype = jnp.dtype(self.dtype)
-        query, key, value = (
-            self.normal(stream, *sizes).astype(dtype).astype(np.float64)
-            for stream, sizes in enumerate(
-                [
-                    (self.B, self.T, self.N, self.H),
-                    (self.B, self.S, self.K, self.H),
-                    (self.B, self.S, self.K, self.Hv),
-                ]
-            )
+        return (
+            self.normal(stream, self.B, self.T, self.N, self.H),
+            self.normal(stream + 1, self.B, self.S, self.K, self.H),
+            self.normal(stream + 2, self.B, self.S, self.K, self.Hv),
         )
-        return query, key, value
 
-    def cotangents(self) -> np.ndarray:
-        """Return random cotangents of the output, `[B, T, N, Hv]`."""
-        return self.normal(10, self.B, self.T, self.N, self.Hv)
+    def cotangents(self, *names: str) -> Results:
+        """Return random cotangents of "output" `[B, T, N, Hv]` and "logsumexp" `[B, N, T]`."""
+        shapes = {
+            "output": (self.B, self.T, self.N, self.Hv),
+            "logsumexp": (self.B, self.N, self.T),
+        }
+        return {name: self.normal(10, *shapes[name]) for name in ("output", *names)}
 
     def mask(self) -> np.ndarray:
         """Return a random mask, bool `[B, T, S]`; every query may attend to at least one key."""
@@ -82,55 +69,38 @@ class Case:
 
     def smaller(self) -> Iterator["Case"]:
         """Yield cases with smaller axes, the smallest first."""
-        least = {axis: 1 for axis in _AXES}
-        yield replace(self, **least)
-        yield replace(self, **least | {"T": min(self.T, 2), "S": min(self.S, 2)})
+        ones = replace(self, **dict.fromkeys(AXES, 1))
+        cases = [ones, replace(ones, T=min(self.T, 2), S=min(self.S, 2))]
         for axes in SHRINK:
             size = max(getattr(self, axis) for axis in axes)
             for fewer in sorted({1, 2, size // 2, size - 1} & set(range(1, size))):
-                yield replace(self, **{axis: min(fewer, getattr(self, axis)) for axis in axes})
-
-    @property
-    def size(self) -> int:
-        """The sum of the axis sizes."""
-        return sum(getattr(self, axis) for axis in _AXES)
-
-
-_AXES = tuple(field.name for field in fields(Case) if field.name not in ("dtype", "seed"))
+                fewest = {axis: min(fewer, getattr(self, axis)) for axis in axes}
+                cases.append(replace(self, **fewest))
+        yield from (case for case in cases if case != self and case.N % case.K == 0)
 
 
 def smallest(
     case: Case,
-    fault: Fault,
-    find_fault: Callable[[Case], Fault | None],
+    fault: tuple[str, str],
+    find_fault: Callable[[Case], tuple[str, str] | None],
     fits: Callable[[Case], bool],
-    attempts: int = 25,
-) -> tuple[Case, Fault]:
-    """Shrink a failing case until no smaller case fails, or until `attempts` are used.
+) -> tuple[Case, tuple[str, str]]:
+    """Shrink a failing case until no smaller case fails, or `ATTEMPTS` are used.
 
     Args:
         case: a failing case.
-        fault: the result of `find_fault(case)`.
+        fault: its fault, a pair of the kind and a sentence.
         find_fault: returns the fault of a case, or None if it passes.
         fits: whether a case may be tried.
-        attempts: largest number of cases to try; each may cost a compilation.
-
-    Returns:
-        The smallest failing case that was found, and its fault.
     """
     tried = {case}
-    while True:
-        candidates = [
-            smaller
-            for smaller in case.smaller()
-            if smaller.size < case.size and smaller not in tried and fits(smaller)
-        ]
-        for candidate in candidates:
-            if len(tried) > attempts:
-                return case, fault
-            tried.add(candidate)
-            if (found := find_fault(candidate)) is not None:
-                case, fault = candidate, found
-                break
-        else:
-            return case, fault
+    while len(tried) <= ATTEMPTS:
+        candidates = (each for each in case.smaller() if fits(each))
+        candidate = next((each for each in candidates if each not in tried), None)
+        if candidate is None:
+            break
+        tried.add(candidate)
+        found = find_fault(candidate)
+        if found is not None and found[0] == fault[0]:
+            case, fault = candidate, found
+    return case, fault

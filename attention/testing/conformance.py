@@ -1,41 +1,71 @@
-"""Check an attention function against the contract, row by row."""
+"""Check an attention function against the contract, row by row, and report the results."""
 
+from collections import Counter
 from collections.abc import Callable, Collection
-from functools import partial
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
 
 from attention.primitives.arguments import check_names
-from attention.testing import (
-    closures,
-    derivatives,
-    dropout,
-    edge_cases,
-    nonfinite,
-    sharding,
-    values,
-    vectorization,
-    visibility,
-)
-from attention.testing.capabilities import EVERYTHING
 from attention.testing.case import Case, smallest
-from attention.testing.check import Check
-from attention.testing.implementation import Implementation
-from attention.testing.report import Report, Row, Verdict
+from attention.testing.implementation import EVERYTHING, Implementation, SkippedError
+from attention.testing.rows import CHECKS, ROWS, Check
 
-# A row comes after the rows that it depends on.
-CHECKS = (
-    *values.CHECKS,
-    *visibility.CHECKS,
-    *derivatives.CHECKS,
-    *edge_cases.CHECKS,
-    *nonfinite.CHECKS,
-    *values.RETURNING,
-    *dropout.CHECKS,
-    *closures.CHECKS,
-    *vectorization.CHECKS,
-    *sharding.CHECKS,
-)
-ROWS = tuple(check.name for check in CHECKS)
+Verdict = Literal["pass", "fail", "error", "not supported", "skipped"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """The result of one check.
+
+    Attributes:
+        name: of the check.
+        verdict: "pass"; "fail"; "error", if the function raised an exception; "not supported", if
+            it does not claim a needed capability or raised NotImplementedError; "skipped", if the
+            check depends on a row that failed, since the same fault would fail it again.
+        detail: the error, its index and its size; or the reason why the check did not run.
+        example: the smallest failing example that was found.
+    """
+
+    name: str
+    verdict: Verdict
+    detail: str = ""
+    example: Case | None = None
+
+    def __str__(self) -> str:
+        words = f"{self.verdict:<14} {self.name}"
+        detail = f": {self.detail}" if self.detail and self.verdict != "not supported" else ""
+        return words + detail + (f" [{self.example}]" if self.example else "")
+
+
+@dataclass(frozen=True)
+class Report:
+    """The rows of the contract, in order; `print` shows a table."""
+
+    rows: tuple[Row, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether no row failed or was skipped because of a failure."""
+        return all(row.verdict in ("pass", "not supported") for row in self.rows)
+
+    @property
+    def failed(self) -> tuple[Row, ...]:
+        """The rows with the verdict "fail" or "error"."""
+        return tuple(row for row in self.rows if row.verdict in ("fail", "error"))
+
+    def __getitem__(self, name: str) -> Row:
+        """Return the row of this name."""
+        return {row.name: row for row in self.rows}[name]
+
+    def __str__(self) -> str:
+        counts = Counter(row.verdict for row in self.rows)
+        summary = ", ".join(f"{counts[name]} {name}" for name in get_args(Verdict) if counts[name])
+        return "\n".join([summary, *map(str, self.rows)])
+
+    def raise_if_failed(self) -> None:
+        """Raise an AssertionError with the table, unless `ok`."""
+        if not self.ok:
+            raise AssertionError(f"attention differs from the contract: {self}")
 
 
 def check_attention(
@@ -69,53 +99,38 @@ def check_attention(
         raise ValueError("rows is empty: name at least one row to check")
     check_names("rows", rows, ROWS)
     implementation = Implementation(function, supports, dtype, head_width)
-    results: dict[str, Row] = {}
+    found: list[Row] = []
     for check in CHECKS:
         if check.name in rows:
-            results[check.name] = row = _run(check, implementation, results)
-            if row.verdict in ("fail", "error") and check.capability:
-                implementation.supports -= {check.capability}
-    return Report(tuple(results.values()))
+            found.append(_run(check, implementation))
+            if found[-1].verdict in ("fail", "error", "skipped"):
+                implementation.failed |= {check.name, check.provides}
+    return Report(tuple(found))
 
 
-def _run(check: Check, implementation: Implementation, results: dict[str, Row]) -> Row:
-    missing = [name for name in check.needs if not implementation.can(name)]
-    if missing:
-        return Row(check.name, "not supported", f"without {', '.join(missing)}")
-    for name in check.depends_on:
-        if name in results and results[name].verdict in ("fail", "error", "skipped"):
-            return Row(check.name, "skipped", f"{name!r} has the verdict {results[name].verdict!r}")
-    for case in dict.fromkeys(implementation.fit(case) for case in check.cases):
-        fault = _find_fault(check, implementation, case)
-        if fault is None:
-            continue
-        if fault[0] == "not supported":
-            return Row(check.name, *fault)
-        same_fault = partial(_find_same_fault, check, implementation, fault[0])
-        case, (verdict, detail) = smallest(case, fault, same_fault, implementation.fits)
-        return Row(check.name, verdict, detail, case)
+def _run(check: Check, implementation: Implementation) -> Row:
+    def find_fault(case: Case) -> tuple[Verdict, str] | None:
+        try:
+            implementation.require(*check.needs)
+            detail = check.find_fault(implementation, case)
+        except NotImplementedError as error:
+            return "not supported", _first_line(error)
+        except SkippedError as error:
+            return "skipped", str(error)
+        except Exception as error:  # the report contains any exception of the function under test
+            return "error", f"{type(error).__name__}: {_first_line(error)}"
+        return None if detail is None else ("fail", detail)
+
+    for case in dict.fromkeys(map(implementation.fit, check.cases)):
+        if fault := find_fault(case):
+            if fault[0] in ("not supported", "skipped"):
+                return Row(check.name, *fault)
+            case, fault = smallest(
+                case, fault, find_fault, lambda smaller: implementation.fit(smaller) == smaller
+            )
+            return Row(check.name, *fault, case)
     return Row(check.name, "pass")
 
 
-def _find_fault(
-    check: Check, implementation: Implementation, case: Case
-) -> tuple[Verdict, str] | None:
-    try:
-        detail = check.find_fault(implementation, case)
-    except NotImplementedError as error:
-        return "not supported", _first_line(error)
-    except Exception as error:  # the report contains any exception of the function under test
-        return "error", f"{type(error).__name__}: {_first_line(error)}"
-    return None if detail is None else ("fail", detail)
-
-
-def _find_same_fault(
-    check: Check, implementation: Implementation, verdict: Verdict, case: Case
-) -> tuple[Verdict, str] | None:
-    fault = _find_fault(check, implementation, case)
-    return fault if fault is not None and fault[0] == verdict else None
-
-
 def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else ""
+    return str(error).strip().partition("\n")[0]

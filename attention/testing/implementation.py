@@ -1,57 +1,98 @@
-"""The function under test: its capabilities, and calls of it with few compilations."""
+"""The function under test: its capabilities, and programs that call and differentiate it."""
 
 from collections.abc import Callable, Collection
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from attention.primitives.arguments import check_names
 from attention.primitives.choice import one_of
-from attention.testing.capabilities import CAPABILITIES
 from attention.testing.case import Case
-from attention.testing.compare import TOLERANCE
+from attention.testing.reference import TOLERANCE, Arrays, Results
 
-Arrays = tuple[np.ndarray, ...]
-Tree = chex.ArrayTree  # an output, or a pair of an output and a dict
+# What a function may claim; rows that need other capabilities are not checked.
+CAPABILITIES = {
+    "jit": "can be traced by jax.jit; without it, it is called with NumPy arrays",
+    "vmap": "can be transformed by jax.vmap",
+    "gradients": "reverse-mode derivatives",
+    "jvp": "forward-mode derivatives",
+    "second_derivatives": "forward over reverse mode",
+    "mask": "mask= a bool array [..., T, S], True = may attend",
+    "predicates": "mask= a mask of attention.masks, and positions= a pair of integer arrays",
+    "scores": "score= a tuple of attention.scores",
+    "closures": "masks and scores made by from_function that close over traced arrays",
+    "scale": "scale= a number",
+    "cross": "different numbers of queries and keys",
+    "grouped": "fewer key/value heads than query heads",
+    "value_width": "values of another width than keys",
+    "leading_axes": "no batch axis, or several batch axes",
+    "weights": 'returning=("weights",), [..., N, T, S]',
+    "logsumexp": 'returning=("logsumexp",), [..., N, T]',
+    "dropout": "dropout= an attention.Dropout",
+    "dropout_by_position": "drops the same pairs as attention.attend, for all sizes and positions",
+    "sharding": "keeps shardings of batch and heads under jax.jit, without communication",
+    "bfloat16": "inputs in bfloat16",
+    "float16": "inputs in float16",
+    "float64": "inputs in float64, where jax has it enabled",
+}
+EVERYTHING = frozenset(CAPABILITIES)
+# The capabilities that arguments need.
+ARGUMENTS = {"scale": "scale", "score": "scores", "positions": "predicates", "dropout": "dropout"}
 
 
+class SkippedError(Exception):
+    """A call needs what failed before."""
+
+
+@dataclass
 class Implementation:
-    """A function `(query, key, value, **arguments)` and the capabilities that it claims."""
+    """A function `(query, key, value, **arguments)` and the capabilities that it claims.
 
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        supports: Collection[str],
-        dtype: str = "float32",
-        head_width: int | None = None,
-    ) -> None:
-        """Check the names; compile nothing.
+    Attributes:
+        function: the function under test.
+        supports: names of `CAPABILITIES`.
+        dtype: of the cases that are not about a dtype.
+        head_width: the only head width of all cases, or None.
+        failed: names of rows that failed, and of capabilities that later rows do without.
+    """
+
+    function: Callable[..., Any]
+    supports: Collection[str]
+    dtype: str = "float32"
+    head_width: int | None = None
+    failed: set[str] = field(default_factory=set)
+    _program: Callable[..., dict[str, Array]] | None = None
+
+    def __post_init__(self) -> None:
+        """Check the names."""
+        check_names("supports", self.supports, tuple(CAPABILITIES))
+        one_of("dtype", self.dtype, tuple(TOLERANCE))
+
+    def wrap(self, function: Callable[..., Any]) -> "Implementation":
+        """Return another function with the same capabilities."""
+        return replace(self, function=function, _program=None)
+
+    def can(self, name: str) -> bool:
+        """Return whether the function claims a capability that has not failed."""
+        return name in self.supports and name not in self.failed
+
+    def require(self, *names: str) -> None:
+        """Check that capabilities are claimed, and that no row or capability of `names` failed.
 
         Raises:
-            ValueError: an unknown capability or dtype.
+            NotImplementedError: a capability is not claimed.
+            SkippedError: a row or capability failed.
         """
-        check_names("supports", supports, tuple(CAPABILITIES))
-        one_of("dtype", dtype, tuple(TOLERANCE))
-        self.function = function
-        self.supports = frozenset(supports)
-        self.dtype = dtype
-        self.head_width = head_width
-        self._forward = self._compiled(self._run)
-        self._pullback = self._compiled(self._pull)
-        self._pushforward = self._compiled(self._push)
-        self._second = self._compiled(self._push_pullback)
-
-    def can(self, *names: str) -> bool:
-        """Return whether the function claims all of these capabilities."""
-        return self.supports.issuperset(names)
-
-    def mask_of(self, case: Case) -> dict[str, np.ndarray]:
-        """Return the mask of a case as an argument, if the function supports masks."""
-        return {"mask": case.mask()} if self.can("mask") else {}
+        for name in names:
+            if name in CAPABILITIES and name not in self.supports:
+                raise NotImplementedError(f"without {name}")
+            if name in self.failed:
+                raise SkippedError(f"{name!r} failed")
 
     def fit(self, case: Case) -> Case:
         """Return the case, restricted to the capabilities of the function."""
@@ -66,94 +107,72 @@ class Implementation:
             case = replace(case, Hv=case.H)
         return replace(case, dtype=self.dtype) if case.dtype == "float32" else case
 
-    def fits(self, case: Case) -> bool:
-        """Return whether the function claims to support the case unchanged."""
-        return case.N % case.K == 0 and self.fit(case) == case
+    def __call__(self, inputs: Arrays, dtype: str, **arguments: object) -> np.ndarray:
+        """Return the output for query, key and value."""
+        return self.results(inputs, dtype, **arguments)["output"]
 
-    def __call__(self, inputs: Arrays, dtype: str, **arguments: object) -> Tree:
-        """Return the results of the function as NumPy arrays of float64.
-
-        Args:
-            inputs: query, key and value.
-            dtype: of the inputs of the function.
-            arguments: those of `attention.attend`; the mask may be a NumPy array.
-        """
-        return _wide(self._forward(self.convert(inputs, dtype), **self._ready(arguments)))
-
-    def pullback(
+    def results(
         self,
         inputs: Arrays,
         dtype: str,
-        cotangents: Tree,
-        **arguments: object,
-    ) -> Arrays:
-        """Return gradients of query, key and value for cotangents of the output."""
-        cotangents = self.convert(cotangents, dtype)
-        return _wide(
-            self._pullback(self.convert(inputs, dtype), cotangents, **self._ready(arguments))
-        )
+        cotangents: Results | None = None,
+        tangents: Arrays | None = None,
+        **arguments: Any,  # noqa: ANN401 - those of attend
+    ) -> Results:
+        """Return what `differentiate` returns, in float64 NumPy; compiled if jit is supported.
 
-    def pushforward(
-        self, inputs: Arrays, dtype: str, tangents: Arrays, **arguments: object
-    ) -> Tree:
-        """Return the derivative of the output along tangents of the inputs."""
-        given = self.convert(inputs, dtype), self.convert(tangents, dtype)
-        return _wide(self._pushforward(*given, **self._ready(arguments)))
-
-    def push_pullback(
-        self,
-        inputs: Arrays,
-        dtype: str,
-        cotangents: Tree,
-        tangents: Arrays,
-        **arguments: object,
-    ) -> Arrays:
-        """Return the derivative of the gradients along tangents: forward over reverse mode."""
-        given = (self.convert(each, dtype) for each in (inputs, cotangents, tangents))
-        return _wide(self._second(*given, **self._ready(arguments)))
-
-    def convert(self, arrays: Tree, dtype: str) -> Tree:
-        """Convert arrays to the dtype, and to jax arrays if the function supports jit.
-
-        NumPy converts them: jax would compile a program for each shape.
+        Raises:
+            NotImplementedError: the function does not claim what the call needs.
+            SkippedError: what the call needs failed.
         """
-        arrays = jax.tree.map(lambda array: np.asarray(array, jnp.dtype(dtype)), arrays)
-        return jax.device_put(arrays) if self.can("jit") else arrays
-
-    def _ready(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        if isinstance(arguments.get("mask"), np.ndarray) and self.can("jit"):
-            arguments = arguments | {"mask": jax.device_put(arguments["mask"])}
-        return arguments
-
-    def _compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        if not self.can("jit"):
-            return function
-        return jax.jit(function, static_argnames=("scale", "returning"))
-
-    def _run(self, inputs: Tree, **arguments: object) -> Tree:
-        return self.function(*inputs, **arguments)
-
-    def _pull(self, inputs: Tree, cotangents: Tree, **arguments: object) -> Tree:
-        output, pullback = jax.vjp(lambda *inputs: self.function(*inputs, **arguments), *inputs)
-        return pullback(
-            jax.tree.map(lambda like, given: given.astype(like.dtype), output, cotangents)
-        )
-
-    def _push(self, inputs: Tree, tangents: Tree, **arguments: object) -> Tree:
-        return jax.jvp(lambda *inputs: self.function(*inputs, **arguments), inputs, tangents)[1]
-
-    def _push_pullback(
-        self,
-        inputs: Tree,
-        cotangents: Tree,
-        tangents: Tree,
-        **arguments: object,
-    ) -> Tree:
-        def gradients(*inputs: Tree) -> Tree:
-            return self._pull(inputs, cotangents, **arguments)
-
-        return jax.jvp(gradients, inputs, tangents)[1]
+        needs = [capability for name, capability in ARGUMENTS.items() if name in arguments]
+        if "mask" in arguments:
+            needs.append("mask" if isinstance(arguments["mask"], np.ndarray) else "predicates")
+        if cotangents is not None:
+            needs.append("gradients")
+        if tangents is not None:
+            needs.append("jvp" if cotangents is None else "second_derivatives")
+        if dtype not in (self.dtype, "float32"):
+            needs.append(dtype)
+        self.require(*needs, *arguments.get("returning", ()), "values")
+        if self._program is None:
+            program = partial(differentiate, self.function)
+            jitted = jax.jit(program, static_argnames=("scale", "returning"))
+            self._program = jitted if self.can("jit") else program
+        arrays = convert((inputs, cotangents, tangents), dtype)
+        with jax.enable_x64(jax.config.jax_enable_x64 or dtype == "float64"):
+            results = self._program(*arrays, **arguments)
+        return {name: np.asarray(array).astype(np.float64) for name, array in results.items()}
 
 
-def _wide(tree: Tree) -> Tree:
-    return jax.tree.map(lambda array: np.asarray(array).astype(np.float64), tree)
+def convert(arrays: Any, dtype: str) -> Any:  # noqa: ANN401 - a pytree of arrays
+    """Convert arrays to the dtype in NumPy: jax would compile a program for each shape."""
+    return jax.tree.map(lambda array: np.asarray(array, jnp.dtype(dtype)), arrays)
+
+
+def differentiate(
+    function: Callable[..., Any],
+    inputs: tuple[Array, ...],
+    cotangents: dict[str, Array] | None = None,
+    tangents: tuple[Array, ...] | None = None,
+    **arguments: object,
+) -> dict[str, Array]:
+    """Return "output" and what `returning` names; with cotangents, the gradients of the inputs.
+
+    With tangents of the inputs: the derivatives of all these along the tangents.
+    """
+
+    def forward(*inputs: Array) -> dict[str, Array]:
+        found = function(*inputs, **arguments)
+        output, extras = found if "returning" in arguments else (found, {})
+        return {"output": output, **extras}
+
+    def results(*inputs: Array) -> dict[str, Array]:
+        if cotangents is None:
+            return forward(*inputs)
+        found, pullback = jax.vjp(forward, *inputs)
+        gradients = pullback({name: cotangents[name].astype(found[name].dtype) for name in found})
+        names = "query", "key", "value", "slopes"
+        return found | {f"gradient of {name}": x for name, x in zip(names, gradients, strict=False)}
+
+    return results(*inputs) if tangents is None else jax.jvp(results, inputs, tangents)[1]

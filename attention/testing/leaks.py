@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
@@ -20,17 +19,11 @@ MaySee = ArrayLike | Callable[[Position, Position], bool]
 
 @dataclass(frozen=True)
 class Leak:
-    """An output that depends on an input that it must not depend on.
-
-    Attributes:
-        output: position of the output; (row, position) in a batch.
-        input: position of the input.
-        evidence: the size of the derivative or of the change.
-    """
+    """An output position that depends on an input position, although it must not."""
 
     output: Position
     input: Position
-    evidence: str
+    evidence: str  # the size of the derivative or of the change
 
     def __str__(self) -> str:
         return (
@@ -41,7 +34,7 @@ class Leak:
 
 @dataclass(frozen=True)
 class BlindSpot:
-    """An output that does not depend on an input although it may."""
+    """An output position that does not depend on an input position, although it may."""
 
     output: Position
     input: Position
@@ -112,7 +105,7 @@ def find_leaks(
             inputs by zero fails this test.
 
     Raises:
-        ValueError: an array `may_see` of another shape, trials below 1, or fewer than 2 tokens.
+        ValueError: an array `may_see` of another shape, or trials below 1.
 
     >>> import jax.numpy as jnp
     >>> leaks = find_leaks(lambda x: x + x[::-1], jnp.ones((2, 3)), jnp.eye(2))
@@ -121,127 +114,90 @@ def find_leaks(
     """
     if trials < 1:
         raise ValueError(f"trials must be at least 1, got {trials}")
-    if vocab_size is not None and vocab_size < 2:
-        raise ValueError(f"vocab_size must be at least 2 to replace a token, got {vocab_size}")
-    inputs = jnp.asarray(inputs)
-    tokens = jnp.issubdtype(inputs.dtype, jnp.integer)
+    inputs = np.asarray(inputs)
+    tokens = np.issubdtype(inputs.dtype, np.integer)
     input_shape = inputs.shape if tokens else inputs.shape[:-1]
-    output_shape = jax.eval_shape(model, inputs).shape[:-1]
-    allowed = _allowed(may_see, output_shape, input_shape)
-    run = jax.jit(model)
-    effects = [] if tokens else [_derivatives(model, inputs, input_shape, trials)]
-    replacements = _replacements(inputs, vocab_size, trials)
-    effects.append(_changes(run, inputs, input_shape, replacements))
-    if nonfinite and not tokens:
-        effects.append(_changes(run, inputs, input_shape, [jnp.full_like(inputs, jnp.nan)]))
+    run, tangent = jax.jit(model), jax.jit(lambda *given: jax.jvp(model, given[:1], given[1:])[1])
+    before = np.asarray(run(inputs), np.float64)
+    output_shape = before.shape[:-1]
 
-    depends = np.any([effect > 0 for _, effect in effects], axis=0)
-    leaks = []
-    rank = len(output_shape)
-    for pair in map(tuple, np.argwhere(depends & ~allowed).tolist()):
-        words = [f"{name} {effect[pair]:.3g}" for name, effect in effects if effect[pair] > 0]
-        leaks.append(Leak(_position(pair[:rank]), _position(pair[rank:]), ", ".join(words)))
-    blind_spots = [
-        BlindSpot(_position(pair[:rank]), _position(pair[rank:]))
-        for pair in map(tuple, np.argwhere(allowed & ~depends).tolist())
-    ]
+    def change(inputs: np.ndarray) -> np.ndarray:
+        after = np.asarray(run(inputs), np.float64)
+        same = (after == before) | (np.isnan(after) & np.isnan(before))
+        return np.where(same, 0, np.nan_to_num(np.abs(after - before), nan=np.inf))
+
+    def derivative(tangents: np.ndarray) -> np.ndarray:
+        return np.abs(np.asarray(tangent(inputs, tangents), np.float64))
+
+    def largest(
+        effect: Callable[[np.ndarray], np.ndarray], given: np.ndarray, others: np.ndarray
+    ) -> np.ndarray:
+        """Replace one position at a time; return effects `[*output, *input positions]`."""
+        found = np.zeros((*output_shape, *input_shape))
+        for position in np.ndindex(*input_shape):
+            for other in others:
+                new = given.copy()
+                new[position] = other[position]
+                at = (..., *position)
+                found[at] = np.maximum(found[at], effect(new).max(axis=-1))
+        return found
+
+    effects, others = {}, _others(inputs, vocab_size, trials)
+    if not tokens:
+        drawn = np.random.default_rng(0).standard_normal(others.shape).astype(inputs.dtype)
+        effects["derivative"] = largest(derivative, np.zeros_like(inputs), drawn)
+    effects["change by another input"] = largest(change, inputs, others)
+    if nonfinite and not tokens:
+        effects["change by NaN"] = largest(change, inputs, np.full_like(inputs, np.nan)[None])
+    depends = np.any([found > 0 for found in effects.values()], axis=0)
+    allowed = _allowed(may_see, output_shape, input_shape)
+    leaks, blind_spots = [], []
+    for index in map(tuple, np.argwhere(depends != allowed).tolist()):
+        pair = _position(index[: len(output_shape)]), _position(index[len(output_shape) :])
+        sizes = [
+            f"{name} {found[index]:.3g}" for name, found in effects.items() if found[index] > 0
+        ]
+        if sizes:
+            leaks.append(Leak(*pair, ", ".join(sizes)))
+        else:
+            blind_spots.append(BlindSpot(*pair))
     return LeakReport(tuple(leaks), tuple(blind_spots), depends)
 
 
-def _derivatives(
-    model: Callable[[Array], Array], inputs: Array, input_shape: tuple[int, ...], trials: int
-) -> tuple[str, np.ndarray]:
-    """Return the largest derivatives, `[*output positions, *input positions]`."""
-    random = np.random.default_rng(0)
-    directions = jnp.asarray(random.standard_normal((trials, *inputs.shape)), inputs.dtype)
-
-    @jax.jit
-    def along(inputs: Array, directions: Array) -> Array:
-        _, linear = jax.linearize(model, inputs)
-
-        def derivative(position: Array, direction: Array) -> Array:
-            selected = jnp.arange(direction.size // inputs.shape[-1]) == position
-            tangents = jnp.where(selected.reshape(*input_shape, 1), direction, 0)
-            return jnp.abs(linear(tangents)).max(axis=-1)
-
-        derivatives = jax.lax.map(
-            lambda position: jax.vmap(lambda direction: derivative(position, direction))(
-                directions
-            ),
-            jnp.arange(int(np.prod(input_shape))),
-        )
-        return derivatives.max(axis=1)
-
-    return "derivative", _to_last(np.asarray(along(inputs, directions), np.float64), input_shape)
-
-
-def _changes(
-    run: Callable[[Array], Array],
-    inputs: Array,
-    input_shape: tuple[int, ...],
-    replacements: list[Array],
-) -> tuple[str, np.ndarray]:
-    """Return the changes of the outputs when one position is replaced; a new NaN counts as inf.
-
-    The same compiled program runs once for each position, so that equal inputs give equal bits.
-    """
-    before = np.asarray(run(inputs), np.float64)
-    effects = []
-    for position in np.ndindex(*input_shape):
-        effect = np.zeros(before.shape[:-1])
-        for replacement in replacements:
-            after = np.asarray(run(inputs.at[position].set(replacement[position])), np.float64)
-            same = (after == before) | (np.isnan(after) & np.isnan(before))
-            change = np.where(same, 0, np.nan_to_num(np.abs(after - before), nan=np.inf))
-            effect = np.maximum(effect, change.max(axis=-1))
-        effects.append(effect)
-    is_nan = any(bool(jnp.isnan(replacement).any()) for replacement in replacements)
-    name = "change by NaN" if is_nan else "change by another input"
-    return name, _to_last(np.array(effects), input_shape)
-
-
-def _replacements(inputs: Array, vocab_size: int | None, trials: int) -> list[Array]:
-    """Return arrays like the inputs that differ from them in every position."""
-    random = np.random.default_rng(1)
-    if not jnp.issubdtype(inputs.dtype, jnp.integer):
-        drawn = 3 * random.standard_normal((trials, *inputs.shape))
-        drawn[0] = -np.asarray(inputs, np.float64)  # for models that depend on signs only
-        return list(jnp.asarray(drawn, inputs.dtype))
-    size = max(2, int(inputs.max()) + 1) if vocab_size is None else vocab_size
-    steps = random.integers(1, size, (trials, *inputs.shape))  # never the same token
-    return [jnp.asarray((np.asarray(inputs) + step) % size, inputs.dtype) for step in steps]
+def _others(inputs: np.ndarray, vocab_size: int | None, trials: int) -> np.ndarray:
+    """Return arrays `[trials, *inputs.shape]` that differ from the inputs in every position."""
+    random, shape = np.random.default_rng(1), (trials, *inputs.shape)
+    if np.issubdtype(inputs.dtype, np.integer):
+        size = max(2, int(inputs.max()) + 1) if vocab_size is None else vocab_size
+        return ((inputs + random.integers(1, size, shape)) % size).astype(inputs.dtype)
+    others = 3 * random.standard_normal(shape).astype(inputs.dtype)
+    others[0] = -inputs  # for models that depend on signs only
+    return others
 
 
 def _allowed(
     may_see: MaySee, output_shape: tuple[int, ...], input_shape: tuple[int, ...]
 ) -> np.ndarray:
     """Return the allowed dependences, bool `[*output positions, *input positions]`."""
+    allowed = np.zeros((*output_shape, *input_shape), bool)
     if callable(may_see):
-        allowed = np.zeros((*output_shape, *input_shape), bool)
         for output in np.ndindex(*output_shape):
             for given in np.ndindex(*input_shape):
                 allowed[output + given] = may_see(_position(output), _position(given))
         return allowed
     given = np.asarray(may_see, bool)
-    if given.shape == (*output_shape, *input_shape):
+    if given.shape == allowed.shape:
         return given
     rows, sizes = output_shape[:-1], (output_shape[-1], input_shape[-1])
     fits = given.shape[-2:] == sizes and given.ndim <= len(output_shape) + 1
     if rows != input_shape[:-1] or not fits:
         raise ValueError(
-            f"may_see needs the shape {(*output_shape, *input_shape)} of all pairs, or {sizes} "
-            f"for each row, got {given.shape}"
+            f"may_see needs the shape {allowed.shape} of all pairs, or {sizes} for each row, got "
+            f"{given.shape}"
         )
-    per_row = np.broadcast_to(given, (*rows, *given.shape[-2:]))
-    allowed = np.zeros((*output_shape, *input_shape), bool)
     for row in np.ndindex(*rows):
-        allowed[(*row, slice(None), *row)] = per_row[row]
+        allowed[(*row, slice(None), *row)] = np.broadcast_to(given, (*rows, *sizes))[row]
     return allowed
-
-
-def _to_last(effects: np.ndarray, input_shape: tuple[int, ...]) -> np.ndarray:
-    """Map [input positions, *output positions] to [*output positions, *input positions]."""
-    return np.moveaxis(effects, 0, -1).reshape(*effects.shape[1:], *input_shape)
 
 
 def _position(index: tuple[int, ...]) -> Position:
