@@ -24,14 +24,14 @@ The letters used in every docstring, einsum, comment and test:
 from attention.primitives import masks, scores
 from attention.primitives.additive import additive_attention
 from attention.primitives.attend import attend, explain
-from attention.primitives.block_mask import BlockMask, block_mask
 from attention.primitives.cache import Cache, empty_cache
 from attention.primitives.dot_product import grouped_query, multi_head, scaled_dot_product
 from attention.primitives.dropout import Dropout
 from attention.primitives.merge import merge
 from attention.primitives.positions import rotary, sinusoidal
-from attention.primitives.ring import ring_attend
-from attention.primitives.sharded_attention import ShardedAttention, zigzag
+#RING from attention.primitives.ring import ring_attend
+#RING from attention.primitives.sharded_attention import ShardedAttention, zigzag
+from attention.primitives.visits import BlockMask, block_mask
 
 __all__ = [
     "BlockMask",

@@ -11,16 +11,16 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from attention.primitives.arguments import Arguments, check_arguments
-from attention.primitives.block_mask import BlockMask
+from attention.primitives.cache import CacheView
 from attention.primitives.choice import one_of
 from attention.primitives.dot_product import attend_by_definition
 from attention.primitives.dropout import Dropout
-from attention.primitives.lift import possible_shards
 from attention.primitives.masks import Mask
 from attention.primitives.pytree_dataclass import batch_shapes
 from attention.primitives.scores import Score
-from attention.primitives.sharding import per_shard
+from attention.primitives.sharding import explicit_mesh, per_shard
 from attention.primitives.tiled import attend_in_tiles
+from attention.primitives.vectorize import possible_shards
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 
@@ -65,17 +65,18 @@ class Choice:
 
 def attend(
     query: Array,
-    key: Array,
-    value: Array,
+    key: Array | CacheView,
+    value: Array | None = None,
     *,
-    mask: Mask | BlockMask | ArrayLike | None = None,
-    score: Score | Collection[Score] = (),
+    mask: Mask | ArrayLike | None = None,
+    is_causal: bool = False,
+    bias: ArrayLike | None = None,
+    score: Score | Collection[Score] | None = None,
     positions: tuple[ArrayLike, ArrayLike] | None = None,
     heads: ArrayLike | None = None,
     scale: float | Array | None = None,
     dropout: Dropout | None = None,
-    returning: Collection[str] = (),
-    nonfinite_keys: ArrayLike | None = None,
+    returning: Collection[str] | None = None,
     precision: str | None = None,
     tile_sizes: tuple[int, int] | None = None,
     implementation: str | None = None,
@@ -89,13 +90,16 @@ def attend(
 
     Args:
         query: `[..., T, N, H]`.
-        key: `[..., S, K, H]`; K divides N, and query head n reads key head n // G.
+        key: `[..., S, K, H]`; K divides N, and query head n reads key head n // G. Or the view that
+            `Cache.extend` returns, which contains the values, the positions and the keys to mask.
         value: `[..., S, K, Hv]`.
         mask: which keys each query attends to: a mask of `attention.masks`, a predicate on
-            positions; a `BlockMask` of one; or a bool array `[..., T, S]`, or `[..., N, T, S]` with
+            positions, or the `block_mask` of one; or a bool array `[..., T, S]`, or `[..., N, T, S]` with
             as many axes as the weights (row = query, column = key, True = may attend; T, S and N
             may be 1). A mask whose arrays have batch axes lets each example skip its own tiles;
             under `jax.vmap`, and on a mesh with Auto axes, all tiles are computed instead.
+        is_causal: whether to mask keys after the query, as `mask & masks.causal()`.
+        bias: added to the scaled products before score functions, as `scores.bias_array(bias)`.
         score: score functions of `attention.scores`, applied to the scaled products in this order,
             before the mask.
         positions: `(query_positions [..., T], key_positions [..., S])`, integers. Without them
@@ -111,9 +115,6 @@ def attend(
 
             - "weights" `[..., N, T, S]`, "logsumexp" `[..., N, T]`;
             - "largest_score" `[..., N, T]`, without gradient; -inf for a fully masked query.
-        nonfinite_keys: bool `[..., S, K]`, True where a key or its value was not finite and was
-            replaced by 0, as in a `Cache`. If given, `key` and `value` are assumed finite and are
-            not checked.
         precision: "default", "high" or "highest" (the default), of products of float32. Products of
             narrower inputs are computed in their dtype, on a CPU by tiles in float32; all are
             accumulated in float32.
@@ -133,30 +134,21 @@ def attend(
             implementation that cannot compute this, with the reason and the alternatives.
         TypeError: a mask that is neither a predicate nor bool, inputs that are not floats.
     """
-    arguments = check_arguments(
-        query,
-        key,
-        value,
-        mask=mask,
-        score=score,
-        positions=positions,
-        heads=heads,
-        scale=scale,
-        dropout=dropout,
-        returning=returning,
-        nonfinite_keys=nonfinite_keys,
-        precision=precision,
-        tile_sizes=tile_sizes,
-    )
-    results = per_shard(attend_by, arguments, implementation)
+    given = dict(locals())
+    del given["implementation"]
+    arguments = check_arguments(**given)
+    if explicit_mesh(arguments) is None:
+        results = attend_by(arguments, implementation)
+    else:
+        results = per_shard(attend_by, arguments, implementation)
     output = results["output"]
     return (output, {name: results[name] for name in returning}) if returning else output
 
 
 def explain(
     query: Array,
-    key: Array,
-    value: Array,
+    key: Array | CacheView,
+    value: Array | None = None,
     *,
     platform: str | None = None,
     **arguments: Any,  # noqa: ANN401 - those of attend
@@ -248,12 +240,12 @@ def attend_by(arguments: Arguments, name: str | None) -> dict[str, Array]:
 
 
 def _few_pairs(arguments: Arguments) -> str | None:
-    if arguments.tile_sizes is not None or arguments.block_mask is not None:
+    if arguments.tile_sizes is not None or arguments.visits is not None:
         return None
     num_queries, num_keys = arguments.query.shape[-3], arguments.key.shape[-3]
     if num_queries == 1:
         return "one query has no more scores than keys"
-    if num_queries * num_keys <= FEW_PAIRS:
+    if num_queries * num_keys <= 64:
         return "so few pairs fit a cache as they are"
     return None
 
@@ -290,7 +282,7 @@ IMPLEMENTATIONS = (
         "reference",
         lambda arguments, _: (
             None
-            if arguments.tile_sizes is None or arguments.block_mask is not None
+            if arguments.tile_sizes is None or arguments.visits is not None
             else "it has no tiles, and tile_sizes was given"
         ),
         _everywhere(attend_by_definition),

@@ -6,9 +6,10 @@ import jax.numpy as jnp
 from jax import Array
 
 from attention.primitives.arguments import Arguments, check_arguments
-from attention.primitives.batch import over_batch
 from attention.primitives.masks import Lengths, Mask, leaves_of
 from attention.primitives.pytree_dataclass import batch_shapes
+from attention.primitives.vectorize import over_batch
+from attention.primitives.visits import MaskAt
 
 
 def allowed_pairs(mask: Mask, query_positions: Array, key_positions: Array) -> Array:
@@ -19,14 +20,13 @@ def allowed_pairs(mask: Mask, query_positions: Array, key_positions: Array) -> A
         query_positions: integers `[..., T]`.
         key_positions: integers `[..., S]`.
     """
-    positions = query_positions, key_positions
-    batch = jnp.broadcast_shapes(*batch_shapes(mask), *(array.shape[:-1] for array in positions))
 
-    def example(mask: Mask, query: Array, key: Array) -> Array:
-        shape = query.shape[0], key.shape[0]
-        return jnp.broadcast_to(mask(query[:, None], key[None, :]), shape)
+    def example(at: MaskAt) -> Array:
+        shape = at.query.shape[0], at.key.shape[0]
+        return jnp.broadcast_to(at.mask(at.query[:, None], at.key[None, :]), shape)
 
-    return over_batch(example, (mask, *positions), (None, 1, 1), batch)
+    at = MaskAt(mask, query_positions, key_positions)
+    return over_batch(example, (at,), jnp.broadcast_shapes(*batch_shapes(at)))
 
 
 def dense_mask(arguments: Arguments) -> Array | None:
@@ -36,7 +36,7 @@ def dense_mask(arguments: Arguments) -> Array | None:
         arguments: with any batch axes; the mask may have fewer.
     """
     if arguments.mask is None:
-        return arguments.allowed
+        return None
     positions = arguments.query_positions, arguments.key_positions
     return allowed_pairs(arguments.mask, *positions)[..., None, :, :]
 

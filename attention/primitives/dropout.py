@@ -19,7 +19,7 @@ class Dropout:
         rate: a number in [0, 1).
     """
 
-    rng: Array = array_field(rank=1)  # of the data of a key
+    rng: Array = array_field("w")  # of the data of a key
     rate: float = static()
 
     def __post_init__(self) -> None:

@@ -12,7 +12,7 @@ Each picture below has query positions 0 to 5 as rows and key positions 0 to 5 a
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import partial
 from operator import index
 from typing import ClassVar, NamedTuple
@@ -97,14 +97,23 @@ class Mask:
         """
         del query_position
 
-    def band_width(self) -> int | None:
-        """Return a static width of the band of visible keys; None if none is known.
+    def band(self) -> tuple[int, int] | None:
+        """Return (before, after) if no key further from the query is visible; None if unknown.
 
-        It is before + after + 1 if `key_range` lies between `before` positions before the query
-        and `after` positions after it, for every query. One query may have fewer keys:
-        `block(size)` reaches size - 1 positions in both directions, a width of 2 · size - 1.
+        For every query `key_range` lies between `before` positions before it and `after` positions
+        after it. One query may have fewer keys: `block(size)` has the band (size - 1, size - 1).
         """
         return None
+
+    def by_index(self, positions: tuple[Array, Array] | None) -> "Mask":
+        """Return it with its arrays of pairs indexed by query and key, not by their positions.
+
+        Args:
+            positions: of the queries `[T]` and keys `[S]`; None if both count from 0.
+        """
+        parts = {part.name: getattr(self, part.name) for part in fields(self)}
+        parts = {name: each.by_index(positions) for name, each in parts.items() if _is_mask(each)}
+        return replace(self, **parts) if parts else self
 
     def tile_bounds(self, query: PositionTiles, key: PositionTiles) -> TileBounds:
         """Return which tiles may contain a visible pair, and which contain only visible pairs.
@@ -156,6 +165,10 @@ class Mask:
     def __bool__(self) -> bool:
         """Refuse `and`, `or` and `not`, which would lose one of the two masks."""
         raise TypeError("a mask is neither true nor false: compose masks with &, | and ~")
+
+
+def _is_mask(part: object) -> bool:
+    return isinstance(part, Mask)
 
 
 def _operand(other: Mask) -> Mask:
@@ -234,8 +247,8 @@ class Window(Mask):
             stop = jnp.minimum(query_position, INT32.max - reach) + reach
         return start, stop
 
-    def band_width(self) -> int | None:
-        return None if None in (self.before, self.after) else self.before + self.after + 1
+    def band(self) -> tuple[int, int] | None:
+        return None if None in (self.before, self.after) else (self.before, self.after)
 
 
 def lengths(lengths: ArrayLike, query_lengths: ArrayLike | None = None) -> Mask:
@@ -264,7 +277,7 @@ def lengths(lengths: ArrayLike, query_lengths: ArrayLike | None = None) -> Mask:
 class Lengths(Mask):
     """The mask that `lengths` makes for keys."""
 
-    lengths: Array = array_field(rank=0)
+    lengths: Array = array_field("")
 
     def key_range(self, query_position: Array) -> tuple[Array, Array]:
         start = jnp.zeros_like(query_position)
@@ -275,7 +288,7 @@ class Lengths(Mask):
 class QueryLengths(Mask):
     """The mask that `lengths` makes for queries."""
 
-    lengths: Array = array_field(rank=0)
+    lengths: Array = array_field("")
 
     def _allows(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
         query_position, key_position = jnp.broadcast_arrays(query_position, key_position)
@@ -311,8 +324,8 @@ def segments(query_segments: ArrayLike, key_segments: ArrayLike | None = None) -
 class Segments(Mask):
     """The mask that `segments` makes."""
 
-    query_segments: Array = array_field(rank=1)
-    key_segments: Array = array_field(rank=1)
+    query_segments: Array = array_field("p")
+    key_segments: Array = array_field("p")
 
     def _allows(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
         same = _at(self.query_segments, query_position) == _at(self.key_segments, key_position)
@@ -374,8 +387,8 @@ def cu_seqlens(
 class CuSeqlens(Mask):
     """The mask that `cu_seqlens` makes."""
 
-    query_offsets: Array = array_field(rank=1)
-    key_offsets: Array = array_field(rank=1)
+    query_offsets: Array = array_field("p")
+    key_offsets: Array = array_field("p")
     causal: bool = static()
     own_keys: bool = static()
 
@@ -441,8 +454,8 @@ class Block(Mask):
         start = jnp.maximum(query_position, INT32.min + before) - before
         return start, jnp.minimum(query_position, INT32.max - after) + after
 
-    def band_width(self) -> int:
-        return 2 * self.size - 1
+    def band(self) -> tuple[int, int]:
+        return self.size - 1, self.size - 1
 
 
 def from_array(array: ArrayLike) -> Mask:
@@ -462,22 +475,58 @@ def from_array(array: ArrayLike) -> Mask:
     1 0 0 0 0 0
     0 0 0 0 0 0
     """
-    return FromArray(checked_array(array))
+    return FromArray(jnp.expand_dims(checked_array(array), -3))
 
 
 @pytree_dataclass
 class FromArray(Mask):
     """The mask that `from_array` makes."""
 
-    array: Array = array_field(rank=2)
+    array: Array = array_field("Npp")
 
     def _allows(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
-        num_queries, num_keys = self.extent()
-        known = _within(query_position, num_queries) & _within(key_position, num_keys)
-        return _at(self.array, query_position, key_position) & known
+        array, known = self.array[0], True
+        for axis, position in enumerate((query_position, key_position)):
+            if array.shape[axis] > 1:
+                known &= _within(position, array.shape[axis])
+        at = (position if n > 1 else 0 for n, position in zip(array.shape, (query_position, key_position), strict=True))
+        return _at(array, *at) & known
 
-    def extent(self) -> tuple[int, int]:
-        return self.array.shape[-2], self.array.shape[-1]
+    def extent(self) -> tuple[int | None, int | None]:
+        return tuple(size if size > 1 else None for size in self.array.shape[-2:])
+
+    def by_index(self, positions: tuple[Array, Array] | None) -> Mask:
+        array = self.array
+        for axis, at in zip((1, 2), positions or (), strict=False):
+            if (size := array.shape[axis]) > 1:
+                within = jnp.expand_dims(_within(at, size), (0, 3 - axis))
+                array = jnp.take(array, at, axis, mode="clip") & within
+        return PairMask(array)
+
+
+@pytree_dataclass
+class PairMask(Mask):
+    """Allows the pairs of a query and a key where a bool array is True, whatever their positions."""
+
+    array: Array = array_field("NTS")
+
+    def _allows(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
+        return self.array[0]
+
+    def tile_bounds(self, query: PositionTiles, key: PositionTiles) -> TileBounds:
+        some, every = self.array.any(axis=0), self.array.all(axis=0)
+        for axis, (tiles, size) in enumerate((query.positions.shape, key.positions.shape)):
+            some, every = (_over_tiles(x, axis, tiles, size) for x in (some, every))
+            some, every = some.any(axis=axis + 1), every.all(axis=axis + 1)
+        return TileBounds(some, every)
+
+
+def _over_tiles(array: Array, axis: int, tiles: int, size: int) -> Array:
+    """Cut an axis into `[tiles, size]`; the last tile repeats the last entry."""
+    widths = [(0, 0)] * array.ndim
+    widths[axis] = (0, tiles * size - array.shape[axis])
+    array = jnp.pad(array, widths, mode="edge")
+    return array.reshape(*array.shape[:axis], tiles, size, *array.shape[axis + 1 :])
 
 
 def from_function(
@@ -546,9 +595,9 @@ class And(Mask):
             return None
         return jnp.maximum(left[0], right[0]), jnp.minimum(left[1], right[1])
 
-    def band_width(self) -> int | None:
-        widths = [n for n in (self.left.band_width(), self.right.band_width()) if n is not None]
-        return min(widths, default=None)
+    def band(self) -> tuple[int, int] | None:
+        bands = [band for band in (self.left.band(), self.right.band()) if band is not None]
+        return tuple(map(min, *bands)) if len(bands) == 2 else next(iter(bands), None)
 
     def tile_bounds(self, query: PositionTiles, key: PositionTiles) -> TileBounds:
         left, right = self.left.tile_bounds(query, key), self.right.tile_bounds(query, key)

@@ -22,40 +22,19 @@ def _replaced_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array,
     return _replaced(*primals), tangents[0]
 
 
-def replace_nonfinite(
-    query: Array, key: Array, value: Array, nonfinite_keys: Array | None = None
-) -> tuple[Array, Array, Array, Array, Array]:
-    """Replace non-finite numbers by 0, and return where they were.
-
-    Args:
-        query: `[..., T, H]`.
-        key: `[..., S, H]`.
-        value: `[..., S, Hv]`.
-        nonfinite_keys: bool `[..., S]`. If given, `key` and `value` are assumed finite and are not
-            checked.
-
-    Returns:
-        Finite query, key and value; bool `[..., T]`, True for queries that were not finite; bool
-        `[..., S]`, True for keys that were not finite or whose value was not.
-    """
-    nonfinite_queries = ~jnp.isfinite(query).all(axis=-1)
-    if nonfinite_keys is None:
-        key, value, nonfinite_keys = replace_nonfinite_keys(key, value)
-    return _replaced(query), key, value, nonfinite_queries, nonfinite_keys
+def replace_nonfinite(array: Array) -> tuple[Array, Array]:
+    """Replace non-finite numbers of `[..., H]` by 0; return also which rows `[...]` had one."""
+    return _replaced(array), ~jnp.isfinite(array).all(axis=-1)
 
 
 def replace_nonfinite_keys(key: Array, value: Array) -> tuple[Array, Array, Array]:
-    """Replace non-finite numbers by 0 in keys and values that are attended to many times.
-
-    Args:
-        key: `[..., S, H]`.
-        value: `[..., S, Hv]`.
+    """Replace non-finite numbers of `[..., S, H]` and `[..., S, Hv]` by 0.
 
     Returns:
         Finite key and value, and bool `[..., S]`, True where one of them was not finite.
     """
-    finite = jnp.isfinite(key).all(axis=-1) & jnp.isfinite(value).all(axis=-1)
-    return _replaced(key), _replaced(value), ~finite
+    (key, of_key), (value, of_value) = replace_nonfinite(key), replace_nonfinite(value)
+    return key, value, of_key | of_value
 
 
 def nan_where(flags: Array, dtype: jnp.dtype) -> Array:

@@ -7,7 +7,7 @@ arrays receive gradients. They may have leading batch axes.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 import jax
@@ -19,7 +19,6 @@ from jax.typing import ArrayLike
 from attention.primitives.closures import HoistedFunction, hoist
 from attention.primitives.pytree_dataclass import (
     array_field,
-    arrays_of,
     map_arrays,
     pytree_dataclass,
     static,
@@ -29,12 +28,10 @@ from attention.primitives.pytree_dataclass import (
 class Score:
     """A function of (score, query position, key position, head).
 
-    Attributes:
-        per_head: whether the first axis of each array, of one example, is the heads: N, or 1 if all
-            heads share it. Such arrays may be sharded by heads.
+    An array field with an axis of heads declares it by an N: `array_field("N")`. Its size is N, or
+    1 if all heads share it; only such arrays may be sharded by heads. Where the function is called
+    for one head, the axis has size 1.
     """
-
-    per_head = False
 
     def __call__(
         self,
@@ -60,48 +57,23 @@ class Score:
 
         Its arrays contain all heads: the entry of a number outside of them is NaN.
         """
-        if self.extent()[0] is None or not self.per_head:
-            return self
         sharding = jax.typeof(heads).sharding
         explicit_mesh = AxisType.Explicit in sharding.mesh.axis_types
 
-        def take(array: Array, rank: int) -> Array:
-            axis, own = array.ndim - rank, jax.typeof(array).sharding.spec
+        def take(array: Array, axes: str) -> Array:
+            if "N" not in axes or array.shape[array.ndim - len(axes)] == 1:
+                return array
+            axis, own = array.ndim - len(axes), jax.typeof(array).sharding.spec
             result = PartitionSpec(*own[:axis], *sharding.spec, *own[axis + 1 :])
             at = array.at[(*[slice(None)] * axis, heads)]
             return at.get(mode="fill", out_sharding=result if explicit_mesh else None)
 
         return map_arrays(self, take)
 
-    def by_head(self) -> "Score | None":
-        """Return it with arrays `[..., N, 1, *]` to map over the heads; None if all share them."""
-        if self.extent()[0] is None or not self.per_head:
-            return None
-        return map_arrays(self, lambda array, rank: jnp.expand_dims(array, array.ndim - rank + 1))
-
-
-def apply_scores(
-    scores: Sequence[Score],
-    of_head: Sequence[Score | None],
-    values: Array,
-    query_position: ArrayLike,
-    key_position: ArrayLike,
-    head: ArrayLike,
-) -> Array:
-    """Apply score functions in order to the scaled products of one head.
-
-    Args:
-        scores: the score functions.
-        of_head: for each of them what `by_head` returns, mapped to the head.
-        values: scaled products of query and key.
-        query_position: of each query; broadcasts with `values`.
-        key_position: of each key; broadcasts with `values`.
-        head: its number.
-    """
-    for shared, own in zip(scores, of_head, strict=True):
-        score = shared if own is None else own
-        values = score(values, query_position, key_position, head)
-    return values
+    def by_index(self, positions: tuple[Array, Array] | None) -> "Score":
+        """Return it with arrays of pairs indexed by query and key, as `Mask.by_index`."""
+        del positions
+        return self
 
 
 def alibi(slopes: ArrayLike) -> Score:
@@ -131,8 +103,7 @@ def alibi_slopes(num_heads: int) -> Array:
 class Alibi(Score):
     """The score function that `alibi` makes."""
 
-    slopes: Array = array_field(rank=1)
-    per_head = True
+    slopes: Array = array_field("N")
 
     def __call__(
         self, scores: Array, query_position: ArrayLike, key_position: ArrayLike, head: ArrayLike
@@ -177,10 +148,9 @@ def relative_bias(table: ArrayLike, *, max_distance: int = 128, causal: bool = F
 class RelativeBias(Score):
     """The score function that `relative_bias` makes."""
 
-    table: Array = array_field(rank=2)
+    table: Array = array_field("Np")
     max_distance: int = static()
     causal: bool = static()
-    per_head = True
 
     def __call__(
         self, scores: Array, query_position: ArrayLike, key_position: ArrayLike, head: ArrayLike
@@ -250,8 +220,7 @@ def bias_array(array: ArrayLike) -> Score:
 class BiasArray(Score):
     """The score function that `bias_array` makes."""
 
-    array: Array = array_field(rank=3)
-    per_head = True
+    array: Array = array_field("Npp")
 
     def __call__(
         self, scores: Array, query_position: ArrayLike, key_position: ArrayLike, head: ArrayLike
@@ -261,14 +230,24 @@ class BiasArray(Score):
     def extent(self) -> tuple[int | None, int | None, int | None]:
         return tuple(map(_unless_shared, self.array.shape[-3:]))
 
-    def aligned(self, query_positions: Array, key_positions: Array) -> Array:
-        """Return the entries at queries `[T]` and keys `[S]`: `[N or 1, T or 1, S or 1]`."""
+    def by_index(self, positions: tuple[Array, Array] | None) -> Score:
         array = self.array
-        if array.shape[-2] > 1:
-            array = array.at[..., query_positions, :].get(mode="clip")
-        if array.shape[-1] > 1:
-            array = array.at[..., key_positions].get(mode="clip")
-        return array
+        for axis, at in zip((1, 2), positions or (), strict=False):
+            array = jnp.take(array, at, axis, mode="clip") if array.shape[axis] > 1 else array
+        return PairBias(array)
+
+
+@pytree_dataclass
+class PairBias(Score):
+    """Adds the entry of an array to the score of each pair, whatever its positions."""
+
+    array: Array = array_field("NTS")
+
+    def __call__(
+        self, scores: Array, query_position: ArrayLike, key_position: ArrayLike, head: ArrayLike
+    ) -> Array:
+        del query_position, key_position, head
+        return scores + self.array[0].astype(scores.dtype)
 
 
 def attention_sinks(logits: ArrayLike) -> Score:
@@ -288,8 +267,7 @@ def attention_sinks(logits: ArrayLike) -> Score:
 class AttentionSinks(Score):
     """The score function that `attention_sinks` makes."""
 
-    logits: Array = array_field(rank=1)
-    per_head = True
+    logits: Array = array_field("N")
 
     def __call__(
         self, scores: Array, query_position: ArrayLike, key_position: ArrayLike, head: ArrayLike
@@ -338,7 +316,7 @@ class FromFunction(Score):
         )
         shapes = tuple(
             jax.ShapeDtypeStruct(array.shape[array.ndim - rank :], array.dtype)
-            for array, rank in arrays_of(self)
+            for array, rank in zip(self.arrays, self.ranks, strict=True)
         )
         program, constants = hoist("score", self.function, scalars, shapes)
         ranks = (*(constant.ndim for constant in constants), *self.ranks)

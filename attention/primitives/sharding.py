@@ -19,11 +19,19 @@ from jax.typing import ArrayLike
 
 from attention.primitives.arguments import Arguments
 from attention.primitives.pytree_dataclass import map_arrays
-from attention.primitives.scores import Score
 
 Axis = str | tuple[str, ...] | None
 
 
+def explicit_mesh(arguments: Arguments) -> AbstractMesh | None:
+    """Return the mesh with Explicit axes of query, key or value; None if there is none."""
+    inputs = arguments.query, arguments.key, arguments.value
+    meshes = (jax.typeof(array).sharding.mesh for array in inputs)
+    return next((mesh for mesh in meshes if AxisType.Explicit in mesh.axis_types), None)
+
+
+# Under jit because eager arrays of one device cannot be resharded to several.
+@partial(jax.jit, static_argnums=(0, 2), inline=True)
 def per_shard(
     function: Callable[[Arguments, str | None], dict[str, Array]],
     arguments: Arguments,
@@ -33,32 +41,13 @@ def per_shard(
 
     Args:
         function: of the arguments and the name of the implementation.
-        arguments: of `attend`.
+        arguments: of `attend`, with an Explicit mesh.
         implementation: its name.
 
     Raises:
         ValueError: a sharding that attention cannot keep without communication.
     """
-    if _explicit_mesh(arguments) is None:
-        return function(arguments, implementation)
-    return _in_shard_map(function, arguments, implementation)
-
-
-def _explicit_mesh(arguments: Arguments) -> AbstractMesh | None:
-    """Return the mesh with Explicit axes of query, key or value; None if there is none."""
-    inputs = arguments.query, arguments.key, arguments.value
-    meshes = (jax.typeof(array).sharding.mesh for array in inputs)
-    return next((mesh for mesh in meshes if AxisType.Explicit in mesh.axis_types), None)
-
-
-# Under jit because eager arrays of one device cannot be resharded to several.
-@partial(jax.jit, static_argnums=(0, 2), inline=True)
-def _in_shard_map(
-    function: Callable[[Arguments, str | None], dict[str, Array]],
-    arguments: Arguments,
-    implementation: str | None,
-) -> dict[str, Array]:
-    mesh, spec = _explicit_mesh(arguments), _spec(arguments.query)
+    mesh, spec = explicit_mesh(arguments), _spec(arguments.query)
     *batch, length, heads, width = spec
     batch = _batch_axes(batch, arguments)
     num_kv_heads, shards = arguments.key.shape[-2], size_of(mesh.shape, heads)
@@ -189,34 +178,14 @@ def size_of(shape: Mapping[str, int], axis: Axis) -> int:
 
 def _specs(arguments: Arguments, batch: tuple[Axis, ...], sequence: Axis, heads: Axis) -> Arguments:
     """Return the arguments with the sharding of each array in its place."""
+    letters = {"T": sequence, "S": sequence, "N": heads, "K": heads}
 
-    def lead(array: ArrayLike, rank: int, *axes: Axis) -> PartitionSpec:
-        """Shard the batch axes that an array of this rank has; `axes` shard the others."""
-        sizes = jnp.shape(array)[: jnp.ndim(array) - rank]
-        own = batch[len(batch) - len(sizes) :]
-        return PartitionSpec(
-            *(axis if size > 1 else None for axis, size in zip(own, sizes, strict=True)), *axes
-        )
+    def spec(array: ArrayLike, axes: str) -> PartitionSpec:
+        shape, rank = jnp.shape(array), jnp.ndim(array) - len(axes)
+        own = *batch[len(batch) - rank :], *map(letters.get, axes)
+        if "T" in axes and "S" in axes:  # an array of pairs: each shard has all keys of its queries
+            own = *own[:-1], None
+        sharded = zip(own, shape, strict=True)
+        return PartitionSpec(*(axis if size > 1 else None for axis, size in sharded))
 
-    def of_pairs(allowed: Array) -> PartitionSpec:  # [..., N or 1, T or 1, S or 1]
-        axes = zip(allowed.shape[-3:], (heads, sequence), strict=False)
-        return lead(allowed, 3, *(axis if size > 1 else None for size, axis in axes))
-
-    def of_score(score: Score) -> Score:
-        own = heads if score.per_head and score.extent()[0] is not None else None
-        return map_arrays(score, lambda array, rank: lead(array, rank, *[own] * (rank > 0)))
-
-    allowed, flags = arguments.allowed, arguments.nonfinite_keys
-    return replace(
-        map_arrays(arguments, lead),
-        query=lead(arguments.query, 3, sequence, heads),
-        key=lead(arguments.key, 3, sequence, heads),
-        value=lead(arguments.value, 3, sequence, heads),
-        allowed=None if allowed is None else of_pairs(allowed),
-        scores=tuple(map(of_score, arguments.scores)),
-        sinks=tuple(map(of_score, arguments.sinks)),
-        query_positions=lead(arguments.query_positions, 1, sequence),
-        key_positions=lead(arguments.key_positions, 1, sequence),
-        heads=PartitionSpec(heads),
-        nonfinite_keys=None if flags is None else lead(flags, 2, sequence, heads),
-    )
+    return map_arrays(arguments, spec)
