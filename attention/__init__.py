@@ -29,8 +29,8 @@ from attention.primitives.dot_product import grouped_query, multi_head, scaled_d
 from attention.primitives.dropout import Dropout
 from attention.primitives.merge import merge
 from attention.primitives.positions import rotary, sinusoidal
-#RING from attention.primitives.ring import ring_attend
-#RING from attention.primitives.sharded_attention import ShardedAttention, zigzag
+from attention.primitives.ring import ring_attend
+from attention.primitives.sharded_attention import ShardedAttention, zigzag
 from attention.primitives.visits import BlockMask, block_mask
 
 __all__ = [

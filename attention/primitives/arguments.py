@@ -139,7 +139,8 @@ def check_arguments(
         if positions is not None:
             raise ValueError("pass positions to block_mask, not to attend: they decide its tiles")
         mask.check(*sizes, tile_sizes)
-        positions, visits, tile_sizes, mask = mask.positions, mask.visits, mask.tile_sizes, mask.mask
+        positions, visits, tile_sizes = mask.positions, mask.visits, mask.tile_sizes
+        mask = mask.mask
     elif mask is not None and not isinstance(mask, Mask):
         mask = PairMask(_check_mask_array(mask, batch, num_heads, sizes))
     if is_causal:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 from inspect import signature
+from math import prod
 from typing import Any
 
 import jax
@@ -94,9 +95,9 @@ def attend(
             `Cache.extend` returns, which contains the values, the positions and the keys to mask.
         value: `[..., S, K, Hv]`.
         mask: which keys each query attends to: a mask of `attention.masks`, a predicate on
-            positions, or the `block_mask` of one; or a bool array `[..., T, S]`, or `[..., N, T, S]` with
-            as many axes as the weights (row = query, column = key, True = may attend; T, S and N
-            may be 1). A mask whose arrays have batch axes lets each example skip its own tiles;
+            positions, or the `block_mask` of one; or a bool array `[..., T, S]`, or
+            `[..., N, T, S]` with as many axes as the weights (row = query, column = key, True =
+            may attend; T, S and N may be 1). A mask whose arrays have batch axes lets each example skip its own tiles;
             under `jax.vmap`, and on a mesh with Auto axes, all tiles are computed instead.
         is_causal: whether to mask keys after the query, as `mask & masks.causal()`.
         bias: added to the scaled products before score functions, as `scores.bias_array(bias)`.
@@ -239,14 +240,14 @@ def attend_by(arguments: Arguments, name: str | None) -> dict[str, Array]:
     return jax.lax.platform_dependent(arguments, **runs)
 
 
-def _few_pairs(arguments: Arguments) -> str | None:
-    if arguments.tile_sizes is not None or arguments.visits is not None:
+def _few_scores(arguments: Arguments) -> str | None:
+    if arguments.tile_sizes is not None:
         return None
-    num_queries, num_keys = arguments.query.shape[-3], arguments.key.shape[-3]
+    *batch, num_queries, num_heads, _ = arguments.query.shape
     if num_queries == 1:
         return "one query has no more scores than keys"
-    if num_queries * num_keys <= 64:
-        return "so few pairs fit a cache as they are"
+    if prod((*batch, num_queries, num_heads, arguments.key.shape[-3])) <= FEW_SCORES:
+        return "so few scores fit a cache as they are"
     return None
 
 
@@ -258,7 +259,7 @@ def _refusal_of_tiles(arguments: Arguments, platform: str) -> str | None:
 
 
 def _preference_for_tiles(arguments: Arguments, platform: str) -> str | None:
-    if _few_pairs(arguments):
+    if _few_scores(arguments):
         return None
     inputs = arguments.query, arguments.key, arguments.value
     if any(batch_shapes(arguments.mask)) and possible_shards(*inputs) > 1:
@@ -273,8 +274,8 @@ def _everywhere(run: Callable[[Arguments], dict[str, Array]]) -> Callable[..., d
     return lambda arguments, platform: run(arguments)
 
 
-# Up to this many pairs of one head, tiles cost more than they save (measured on a CPU).
-FEW_PAIRS = 64 * 64
+# Up to this many scores fit a cache of a core, 1 MiB.
+FEW_SCORES = 2**18
 
 IMPLEMENTATIONS = (
     Implementation("tiled", _refusal_of_tiles, attend_in_tiles, _preference_for_tiles),
@@ -286,6 +287,6 @@ IMPLEMENTATIONS = (
             else "it has no tiles, and tile_sizes was given"
         ),
         _everywhere(attend_by_definition),
-        lambda arguments, _: _few_pairs(arguments) or "there is nothing to cut into tiles",
+        lambda arguments, _: _few_scores(arguments) or "there is nothing to cut into tiles",
     ),
 )

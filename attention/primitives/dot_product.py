@@ -68,7 +68,7 @@ def attention_from_scores(
     """
     if nonfinite_keys is None:
         value, nonfinite_keys = replace_nonfinite(value)
-    scores = scores + nan_where(nonfinite_keys, scores.dtype)
+    scores = scores + nan_where(nonfinite_keys, scores.dtype)[None, :]
     weights, logsumexp = softmax(jnp.where(allowed, scores, -jnp.inf))
     weights = jnp.where(allowed, weights, 0)  # 0 already, unless the row attends to a NaN
     kept = (keep * weights).astype(value.dtype)
@@ -214,9 +214,7 @@ def attend_by_definition(
     return share_with_sinks(results, arguments.sinks)
 
 
-def attend_one_head(
-    one: Arguments, products: Products | None = None
-) -> tuple[Array, Array, Array]:
+def attend_one_head(one: Arguments, products: Products | None = None) -> tuple[Array, Array, Array]:
     """`scaled_dot_product` or `attention_from_scores` of the arguments of one head."""
     rows, columns = one.query_positions[:, None], one.key_positions[None, :]
     allowed, keep = True if one.mask is None else one.mask(rows, columns), 1.0

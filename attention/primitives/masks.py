@@ -485,11 +485,10 @@ class FromArray(Mask):
     array: Array = array_field("Npp")
 
     def _allows(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
-        array, known = self.array[0], True
-        for axis, position in enumerate((query_position, key_position)):
-            if array.shape[axis] > 1:
-                known &= _within(position, array.shape[axis])
-        at = (position if n > 1 else 0 for n, position in zip(array.shape, (query_position, key_position), strict=True))
+        array, known, at = self.array[0], True, []
+        for size, position in zip(array.shape, (query_position, key_position), strict=True):
+            at.append(position if size > 1 else jnp.zeros_like(position))
+            known &= _within(position, size) if size > 1 else True
         return _at(array, *at) & known
 
     def extent(self) -> tuple[int | None, int | None]:
@@ -506,7 +505,7 @@ class FromArray(Mask):
 
 @pytree_dataclass
 class PairMask(Mask):
-    """Allows the pairs of a query and a key where a bool array is True, whatever their positions."""
+    """Allows the pairs where a bool array at [query, key], by index, is True."""
 
     array: Array = array_field("NTS")
 

@@ -51,11 +51,13 @@ def per_shard(
     *batch, length, heads, width = spec
     batch = _batch_axes(batch, arguments)
     num_kv_heads, shards = arguments.key.shape[-2], size_of(mesh.shape, heads)
-    if length is not None or width is not None or (num_kv_heads % shards and shards % num_kv_heads):
+    key_axes = {_spec(array)[-3] for array in (arguments.key, arguments.value)}
+    if width is not None or key_axes != {None} or (num_kv_heads % shards and shards % num_kv_heads):
         raise ValueError(
-            f"a query sharded as {PartitionSpec(*spec)} for [..., T, N, H] over {dict(mesh.shape)} "
-            f"needs communication: only batch axes and heads may be sharded explicitly, and "
-            f"K={num_kv_heads} must be a multiple or a divisor of the shards; jax.reshard it"
+            f"a query sharded as {PartitionSpec(*spec)} for [..., T, N, H] and a key sharded as "
+            f"{PartitionSpec(*_spec(arguments.key))} over {dict(mesh.shape)} need communication: "
+            f"the width H and the key length S may not be sharded explicitly, and K={num_kv_heads} "
+            "must be a multiple or a divisor of the shards; jax.reshard them"
         )
     explicit = {
         name
@@ -66,7 +68,8 @@ def per_shard(
         lambda arguments: function(arguments, implementation),
         arguments,
         mesh,
-        (*batch, None, heads),
+        (*batch, length, heads),
+        key_axis=None,
         # For an empty set, JAX takes all axes but those that a vmap of the user maps over.
         axis_names=set() if len(explicit) == len(mesh.axis_names) else explicit,
     )
@@ -77,6 +80,7 @@ def map_shards(
     arguments: Arguments,
     mesh: Mesh | AbstractMesh,
     spec: Sequence[Axis],
+    key_axis: Axis,
     axis_names: Collection[str] = (),
 ) -> dict[str, Array]:
     """Call a function for each shard of the arguments, inside `jax.shard_map`.
@@ -85,17 +89,19 @@ def map_shards(
         function: of the arguments of one shard, to "output" and what `arguments.returning` names.
         arguments: of `attend`.
         mesh: of devices.
-        spec: mesh axes of batch axes, sequence and heads: of query, key, value and output
-            `[..., T, N, H]`.
+        spec: mesh axes of batch axes, T and N: of query and output `[..., T, N, H]`.
+        key_axis: mesh axis of S.
         axis_names: as in `jax.shard_map`; axes of the mesh that are Explicit, if any are.
     """
-    *batch, sequence, heads = spec
+    *batch, query_axis, heads = spec
+    if query_axis is not None:  # the positions of a shard do not count from 0
+        arguments = replace(arguments, counted=False, visits=None)
     batch, num_kv_heads, shards = tuple(batch), arguments.key.shape[-2], size_of(mesh.shape, heads)
     if num_kv_heads < shards:  # several devices read the same key/value head
         arguments = _repeat_kv_heads(arguments, shards // num_kv_heads)
-    specs = jax.tree.leaves(
-        _specs(arguments, batch, sequence, heads), is_leaf=lambda x: isinstance(x, PartitionSpec)
-    )
+    letters = {"T": query_axis, "S": key_axis, "N": heads, "K": heads}
+    specs = _specs(arguments, batch, letters)
+    specs = jax.tree.leaves(specs, is_leaf=lambda x: isinstance(x, PartitionSpec))
     leaves, structure = jax.tree.flatten(arguments)
     leaves = list(map(jnp.asarray, leaves))
     if AxisType.Explicit in mesh.axis_types:
@@ -103,12 +109,12 @@ def map_shards(
             jax.reshard(leaf, NamedSharding(mesh, spec))
             for leaf, spec in zip(leaves, specs, strict=True)
         ]
-    names = {name: PartitionSpec(*batch, heads, sequence) for name in arguments.returning}
+    names = {name: PartitionSpec(*batch, heads, query_axis) for name in arguments.returning}
     return jax.shard_map(
         lambda *leaves: function(jax.tree.unflatten(structure, leaves)),
         mesh=mesh,
         in_specs=tuple(specs),
-        out_specs={"output": PartitionSpec(*batch, sequence, heads)} | names,
+        out_specs={"output": PartitionSpec(*batch, query_axis, heads)} | names,
         axis_names=set(axis_names),
     )(*leaves)
 
@@ -176,9 +182,8 @@ def size_of(shape: Mapping[str, int], axis: Axis) -> int:
     return prod(shape[name] for name in _names(axis))
 
 
-def _specs(arguments: Arguments, batch: tuple[Axis, ...], sequence: Axis, heads: Axis) -> Arguments:
+def _specs(arguments: Arguments, batch: tuple[Axis, ...], letters: Mapping[str, Axis]) -> Arguments:
     """Return the arguments with the sharding of each array in its place."""
-    letters = {"T": sequence, "S": sequence, "N": heads, "K": heads}
 
     def spec(array: ArrayLike, axes: str) -> PartitionSpec:
         shape, rank = jnp.shape(array), jnp.ndim(array) - len(axes)

@@ -4,7 +4,7 @@ Up to one tile it is the definition itself, for a few examples with all of their
 """
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 
@@ -23,7 +23,7 @@ from attention.primitives.visits import Visits, most_visits, visits_of
 # Tile sizes without a mask and with one, and scores computed at once. Those of "cpu" were measured,
 # the others were not.
 SIZES = {
-    "cpu": ((1024, 512), (512, 512), 2**19),
+    "cpu": ((1024, 512), (512, 512), 2**18),
     "cuda": ((1024, 1024), (512, 512), 2**25),
     "rocm": ((1024, 1024), (512, 512), 2**25),
     "tpu": ((1024, 1024), (512, 512), 2**24),
@@ -38,36 +38,70 @@ def attend_in_tiles(arguments: Arguments, platform: str = "cpu") -> dict[str, Ar
         arguments: with at least one query and one key.
         platform: for the default tile sizes.
     """
-    shards = possible_shards(arguments.query, arguments.key, arguments.value)
-    tiles = _tiles(arguments, platform, may_shard=shards > 1)
-    own_tiles = any(batch_shapes(arguments.mask)) or any(batch_shapes(arguments.visits))
-    # Devices that skip different tiles would have to agree on them.
-    visit_all = arguments.mask is None or (own_tiles and shards > 1) or tiles.is_one
-    at_once = SIZES[platform][-1] // prod(tiles.sizes)
-    at_once = max(at_once, arguments.query.shape[-2]) if tiles.is_one else at_once
-    kv_heads, examples = _cuts(arguments, at_once, shards, own_tiles and not tiles.is_one)
+    layout = layout_of(arguments, platform)
 
     def example(one: Arguments) -> dict[str, Array]:
-        visits = None if visit_all else _visits(one, tiles)
-        one = replace(one.by_index(), visits=None)
-        sums = over_heads(partial(sums_of_head, tiles, visits), (one,), kv_heads)
+        one, visits = layout.of_example(one)
+        sums = over_heads(partial(sums_of_head, layout.tiles, visits), (one,), layout.kv_heads)
         results = results_of(one, sums)
         if "weights" in arguments.returning:
-            weights = over_heads(partial(weights_of_head, tiles), (one, sums), kv_heads)
-            results = results | {"weights": weights}
+            weights_of_one = partial(weights_of_head, layout.tiles)
+            results["weights"] = over_heads(weights_of_one, (one, sums), layout.kv_heads)
         return results
 
-    results = over_batch(example, (arguments,), arguments.batch, examples, remat=tiles.is_one)
+    remat = layout.tiles.is_one
+    results = over_batch(example, (arguments,), arguments.batch, layout.examples, remat)
     return share_with_sinks(results, arguments.sinks)
 
 
-def _visits(one: Arguments, tiles: Tiles) -> Visits:
-    """Return the tiles to visit of one example."""
-    if one.visits is not None:
-        return one.visits
-    positions = one.query_positions, one.key_positions
-    mask = one.by_index().mask
-    return visits_of(mask, *positions, tiles.sizes, counted=one.counted)
+@dataclass(frozen=True)
+class Layout:
+    """How arguments are cut.
+
+    Attributes:
+        tiles: sizes of tiles.
+        kv_heads: how to map over K.
+        examples: how to map over each batch axis.
+        visit_all: whether all tiles are visited.
+    """
+
+    tiles: Tiles
+    kv_heads: Cut
+    examples: tuple[Cut, ...]
+    visit_all: bool
+
+    def of_example(self, one: Arguments) -> tuple[Arguments, Visits | None]:
+        """Return the arguments of an example, indexed by query and key, and the tiles to visit."""
+        one, visits = replace(one.by_index(), visits=None), one.visits
+        if self.visit_all:
+            return one, None
+        if visits is None:
+            positions = one.query_positions, one.key_positions
+            visits = visits_of(one.mask, *positions, self.tiles.sizes, counted=one.counted)
+        return one, visits
+
+
+def layout_of(arguments: Arguments, platform: str) -> Layout:
+    """Decide how to cut the arguments on a platform.
+
+    Heads are computed at once first, then examples; examples that skip different tiles, one at a
+    time. Up to one tile, all heads are computed at once: their scores are one array then.
+    """
+    shards = possible_shards(arguments.query, arguments.key, arguments.value)
+    tiles = _tiles(arguments, platform, may_shard=shards > 1)
+    num_heads, num_kv_heads = arguments.query.shape[-2], arguments.key.shape[-2]
+    own_tiles = any(batch_shapes((arguments.mask, arguments.visits))) and not tiles.is_one
+    at_once = max(1, SIZES[platform][-1] // prod(tiles.sizes))
+    at_once = max(at_once, num_heads) if tiles.is_one else at_once
+    kv_heads = cut(num_kv_heads, at_once * num_kv_heads // num_heads, shards)
+    at_once = at_once // num_heads if kv_heads.steps == 1 and not own_tiles else 1
+    examples = []
+    for size in reversed(arguments.batch):
+        examples.append(cut(size, max(1, at_once), shards))
+        at_once = at_once // size if examples[-1].steps == 1 else 1
+    # Devices that skip different tiles would have to agree on them.
+    visit_all = arguments.mask is None or tiles.is_one or (own_tiles and shards > 1)
+    return Layout(tiles, kv_heads, tuple(reversed(examples)), visit_all)
 
 
 def results_of(arguments: Arguments, sums: Sums) -> dict[str, Array]:
@@ -84,31 +118,6 @@ def results_of(arguments: Arguments, sums: Sums) -> dict[str, Array]:
         "logsumexp": jnp.where(is_nan, jnp.nan, jnp.log(total)) + largest,
         "largest_score": largest,
     }
-
-
-def _cuts(
-    arguments: Arguments, at_once: int, shards: int, own_tiles: bool = False
-) -> tuple[Cut, tuple[Cut, ...]]:
-    """Decide how many heads and examples to compute at once: heads first, then examples.
-
-    Args:
-        arguments: of `attend`.
-        at_once: how many heads.
-        shards: over how many devices an axis may be sharded.
-        own_tiles: whether examples skip different tiles: then they are computed one at a time.
-
-    Returns:
-        The cuts of K, and of each batch axis.
-    """
-    num_heads, num_kv_heads = arguments.query.shape[-2], arguments.key.shape[-2]
-    at_once = max(1, at_once // (num_heads // num_kv_heads))
-    kv_heads = cut(num_kv_heads, at_once, shards)
-    at_once = at_once // num_kv_heads if kv_heads.steps == 1 and not own_tiles else 1
-    cuts = []
-    for size in reversed(arguments.batch):
-        cuts.append(cut(size, max(1, at_once), shards))
-        at_once = at_once // size if cuts[-1].steps == 1 else 1
-    return kv_heads, tuple(reversed(cuts))
 
 
 def _tiles(arguments: Arguments, platform: str, *, may_shard: bool) -> Tiles:

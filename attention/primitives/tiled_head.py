@@ -246,7 +246,8 @@ def _masked(tile: Head, scores: Array) -> Array:
 
 def _exp(exponents: Array) -> Array:
     """Return exp(min(exponents, 0)), derived as exp: a rounded score may exceed the largest one."""
-    return jnp.exp(jnp.where(exponents > 0, exponents - jax.lax.stop_gradient(exponents), exponents))
+    zero = exponents - jax.lax.stop_gradient(exponents)
+    return jnp.exp(jnp.where(exponents > 0, zero, exponents))
 
 
 def _weighted_values(tile: Head, weights: Array) -> Array:
@@ -333,6 +334,4 @@ def _tiles_of(tree: Tree, letter: str, size: int) -> list[Array]:
 def _with_tiles(tree: Tree, letter: str, tiles: list[Array]) -> Tree:
     """Return the tree with these tiles in place of the arrays that have an axis T or S."""
     tiles = iter(tiles)
-    return map_arrays(
-        tree, lambda x, axes: x if _axis(x, axes, letter) is None else next(tiles)
-    )
+    return map_arrays(tree, lambda x, axes: x if _axis(x, axes, letter) is None else next(tiles))

@@ -135,6 +135,21 @@ class BlockMask(Mask):
     def tile_bounds(self, query: PositionTiles, key: PositionTiles) -> TileBounds:
         return self.mask.tile_bounds(query, key)
 
+    def __and__(self, other: Mask) -> Mask:
+        return self._alone() & other
+
+    def __or__(self, other: Mask) -> Mask:
+        return self._alone() | other
+
+    def _alone(self) -> Mask:
+        """Return the mask without tiles, to compose it with others."""
+        if self.positions is not None:
+            raise ValueError(
+                "compose masks before block_mask, as in block_mask(mask & other, T, positions=...): "
+                "alone, this mask would lose its positions"
+            )
+        return self.mask
+
     def check(
         self, num_queries: int, num_keys: int, tile_sizes: tuple[int, int] | None = None
     ) -> None:

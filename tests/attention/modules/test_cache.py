@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from attention.primitives.block_mask import block_mask
 from flax import nnx
 
 from attention import masks, rotary
@@ -18,7 +19,6 @@ from attention.modules import (
     LanguageModel,
     SelfAttention,
 )
-from attention.primitives.block_mask import block_mask
 from attention.primitives.cache import empty_cache
 from tests.attention.modules.inputs import (
     DIMS,

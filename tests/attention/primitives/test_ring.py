@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from attention.primitives.block_mask import EMPTY, Pattern, block_mask
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from attention import ShardedAttention, masks, zigzag
-from attention.primitives.block_mask import EMPTY, Pattern, block_mask
 from attention.primitives.ring import unless_empty
 from tests.attention.primitives.inputs import draw
 from tests.attention.primitives.ring import CHECKS, SLOW

@@ -342,8 +342,8 @@ def test_score_functions_receive_float64():
 class SlopeAndFactor(scores.Score):
     """A number per head `[N]`, and one for all `[1]`."""
 
-    slopes: jax.Array = array_field(rank=1)
-    factor: jax.Array = array_field(rank=1)
+    slopes: jax.Array = array_field("N")
+    factor: jax.Array = array_field("N")
     per_head = True
 
     def __call__(self, values, query, key, head):
@@ -354,7 +354,7 @@ class SlopeAndFactor(scores.Score):
 class LastAxis(scores.Score):
     """A table `[distances, N]`, whose heads are no leading axis."""
 
-    table: jax.Array = array_field(rank=2)
+    table: jax.Array = array_field("Np")
 
     def extent(self):
         return self.table.shape[-1], None, None
