@@ -102,7 +102,7 @@ def test_output_and_gradients_equal_those_of_jax(name):
     close(ours, theirs, 5e-6)
 
 
-def test_residual_has_layout_and_dtype_of_jax():
+def test_layout_and_dtypes():
     inputs = [jnp.asarray(array, "bfloat16") for array in (QUERY, KEY, VALUE)]
     options = {"is_causal": True, "return_residual": True}
     ours = jitted(partial(dot_product_attention, **options))(*inputs)
@@ -111,6 +111,11 @@ def test_residual_has_layout_and_dtype_of_jax():
     assert [x.dtype for x in ours] == [x.dtype for x in theirs]
     assert [x.shape for x in ours] == [x.shape for x in theirs] == [(B, T, N, H), (B, T, N)]
     close(ours, theirs, 2e-2)
+    with jax.numpy_dtype_promotion("standard"):
+        mixed = partial(dot_product_attention, inputs[0], KEY, VALUE, is_causal=True)
+        narrow, wide = mixed(dtype="bfloat16"), mixed()
+    assert (narrow.dtype, wide.dtype) == ("bfloat16", "float32")
+    close(narrow, ours[0])
 
 
 def test_other_batch_axes():
