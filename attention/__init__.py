@@ -26,6 +26,7 @@ from attention.primitives.additive import additive_attention
 from attention.primitives.attend import attend, explain
 from attention.primitives.cache import Cache, empty_cache
 from attention.primitives.dot_product import grouped_query, multi_head, scaled_dot_product
+from attention.primitives.dot_product_attention import dot_product_attention
 from attention.primitives.dropout import Dropout
 from attention.primitives.merge import merge
 from attention.primitives.positions import rotary, sinusoidal
@@ -41,6 +42,7 @@ __all__ = [
     "additive_attention",
     "attend",
     "block_mask",
+    "dot_product_attention",
     "empty_cache",
     "explain",
     "grouped_query",

@@ -36,6 +36,7 @@ NUMPY = (
     "attention/decoding/text.py",
     "attention/primitives/arguments.py",
     "attention/primitives/block_mask.py",
+    "attention/primitives/dot_product_attention.py",
     "attention/primitives/masks.py",
 )
 # Modules that execute what they read.

@@ -19,6 +19,7 @@ from attention import (
     additive_attention,
     attend,
     block_mask,
+    dot_product_attention,
     empty_cache,
     grouped_query,
     masks,
@@ -207,6 +208,19 @@ SHAPES = {
         returns=OUTPUT,
     ),
     "zigzag": shapes(lambda: jax.ShapeDtypeStruct((6,), zigzag(6, 3).dtype), returns="int32 [6]"),
+    # The arguments of jax.nn and flax.
+    "dot_product_attention": shapes(dot_product_attention, **INPUTS, returns=OUTPUT),
+    "dot_product_attention: all options": shapes(
+        partial(
+            dot_product_attention, is_causal=True, local_window_size=(2, 1), return_residual=True
+        ),
+        **INPUTS,
+        bias="[..., N, T, S]",
+        mask="bool [..., 1, T, S]",
+        query_seq_lengths="int32 [...]",
+        key_value_seq_lengths="int32 [...]",
+        returns=(OUTPUT, "[..., T, N]"),
+    ),
     # Masks: a predicate on positions, with arrays of any batch axes.
     "masks: a predicate": shapes(
         lambda query, key: masks.causal()(query, key),
