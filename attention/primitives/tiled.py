@@ -14,7 +14,7 @@ from jax import Array
 
 from attention.primitives.arguments import Arguments
 from attention.primitives.masks import Mask
-from attention.primitives.pytree_dataclass import arrays_of, batch_shapes
+from attention.primitives.pytree_dataclass import arrays_of, batch_shapes, map_arrays
 from attention.primitives.softmax import share_with_sinks
 from attention.primitives.tiled_head import Sums, Tiles, sums_of_head, weights_of_head
 from attention.primitives.vectorize import Cut, cut, over_batch, over_heads, possible_shards
@@ -39,6 +39,11 @@ def attend_in_tiles(arguments: Arguments, platform: str = "cpu") -> dict[str, Ar
         platform: for the default tile sizes.
     """
     layout = layout_of(arguments, platform)
+    # The compiler would take seconds to fold a constant array of pairs.
+    mask = map_arrays(
+        arguments.mask, lambda x, axes: jax.lax.optimization_barrier(x) if len(axes) > 2 else x
+    )
+    arguments = replace(arguments, mask=mask)
 
     def example(one: Arguments) -> dict[str, Array]:
         one, visits = layout.of_example(one)
@@ -91,6 +96,8 @@ def layout_of(arguments: Arguments, platform: str) -> Layout:
     tiles = _tiles(arguments, platform, may_shard=shards > 1)
     num_heads, num_kv_heads = arguments.query.shape[-2], arguments.key.shape[-2]
     own_tiles = any(batch_shapes((arguments.mask, arguments.visits))) and not tiles.is_one
+    if shards > 1:  # a vmap may map over any array of the mask
+        own_tiles = bool(jax.tree.leaves((arguments.mask, arguments.visits)))
     at_once = max(1, SIZES[platform][-1] // prod(tiles.sizes))
     at_once = max(at_once, num_heads) if tiles.is_one else at_once
     kv_heads = cut(num_kv_heads, at_once * num_kv_heads // num_heads, shards)

@@ -215,14 +215,15 @@ def weights_of_head(tiles: Tiles, one: Arguments, sums: Sums) -> Array:
     sums = _pad(sums, "T", wide.query.shape[0])
 
     @checkpoint
-    def of_row(given: tuple[list[Array], list[Array]]) -> Array:
-        at_row, here = _with_tiles(wide, "T", given[0]), _with_tiles(sums, "T", given[1])
+    def of_row(given: tuple[Array, list[Array], list[Array]]) -> Array:
+        at_row, here = _with_tiles(wide, "T", given[1]), _with_tiles(sums, "T", given[2])
         scores = _masked(at_row, _scores(at_row) - here.largest[:, None])
         total = jnp.where((here.total == 0) | jnp.isnan(here.total), 1, here.total)
         return _exp(scores) / total[:, None]
 
-    size = tiles.sizes[0]
-    rows = jax.lax.map(of_row, (_tiles_of(wide, "T", size), _tiles_of(sums, "T", size)))
+    rows = jnp.arange(tiles.shape[0], dtype=jnp.int32)
+    cut = (_tiles_of(tree, "T", tiles.sizes[0]) for tree in (wide, sums))
+    rows = jax.lax.map(of_row, (rows, *cut))
     return rows.reshape(-1, rows.shape[-1])[: shape[0], : shape[1]]
 
 
@@ -268,7 +269,9 @@ def _add_tile(tile: Head, sums: Sums) -> Sums:
     )
     scores = _masked(tile, _scores(tile) + of_queries[:, None] + of_keys[None, :])
     largest = jnp.maximum(sums.largest, jax.lax.stop_gradient(scores).max(axis=-1))
-    exponentials, shrink = _exp(scores - largest[:, None]), _exp(sums.largest - largest)
+    # A masked pair stays masked in a row whose largest score is NaN.
+    scores = jnp.where(jnp.isneginf(scores), -jnp.inf, scores - largest[:, None])
+    exponentials, shrink = _exp(scores), _exp(sums.largest - largest)
     total = sums.total * shrink + exponentials.sum(axis=-1)
     weighted = sums.weighted * shrink[:, None] + _weighted_values(tile, exponentials)
     return Sums(largest, total, weighted)

@@ -122,7 +122,8 @@ def over_heads(function: Callable[..., Tree], trees: Sequence[Tree], kv_heads: C
             axis = -1  # shared by all heads
         elif axes[axis : axis + 1] == "N" and num_heads != num_kv_heads:
             shape = array.shape[:axis], array.shape[axis + 1 :]
-            array, group_axis = array.reshape(*shape[0], num_kv_heads, -1, *shape[1]), axis
+            groups = num_kv_heads, num_heads // num_kv_heads
+            array, group_axis = array.reshape(*shape[0], *groups, *shape[1]), axis
         leaves.append(array)
         head_axes.append(None if axis < 0 else axis)
         group_axes.append(group_axis)
