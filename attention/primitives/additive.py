@@ -15,8 +15,7 @@ from jax import Array
 from attention.primitives.arguments import Arguments, check_arguments
 from attention.primitives.cache import CacheView
 from attention.primitives.dot_product import Products, attend_by_definition
-from attention.primitives.nonfinite import replace_nonfinite, replace_nonfinite_keys
-from attention.primitives.precision import wide
+from attention.primitives.numerics import replace_nonfinite, replace_nonfinite_keys, wide
 
 
 def additive_scores(query: Array, key: Array, vector: Array) -> Array:
@@ -86,4 +85,4 @@ def _attend_additively(arguments: Arguments, vector: Array) -> dict[str, Array]:
         key, value, nonfinite_keys = replace_nonfinite_keys(arguments.key, arguments.value)
         arguments = replace(arguments, key=key, value=value, nonfinite_keys=nonfinite_keys)
     products = additive_scores(*wide(finite, arguments.key, vector))
-    return attend_by_definition(arguments, Products(products))
+    return attend_by_definition(arguments, products=Products(products))

@@ -7,13 +7,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.sharding import AbstractMesh, AxisType
 from jax.typing import ArrayLike
 
 from attention.primitives.cache import CacheView
 from attention.primitives.choice import one_of
 from attention.primitives.dropout import Dropout, key_words
-from attention.primitives.masks import Mask, PairMask, causal, checked_array, to_int32
-from attention.primitives.precision import score_dtype
+from attention.primitives.masks import (
+    Mask,
+    PairMask,
+    causal,
+    check_extent,
+    checked_array,
+    to_int32,
+)
+from attention.primitives.numerics import score_dtype
 from attention.primitives.pytree_dataclass import (
     array_field,
     batch_shapes,
@@ -22,7 +30,7 @@ from attention.primitives.pytree_dataclass import (
 )
 from attention.primitives.scores import AttentionSinks, Score, bias_array
 from attention.primitives.vectorize import check_broadcasts, to_batch
-from attention.primitives.visits import BlockMask, Visits, check_extent, check_tile_sizes
+from attention.primitives.visits import BlockMask, Visits, check_tile_sizes
 
 RETURNING = ("weights", "logsumexp", "largest_score")
 PRECISIONS = ("default", "high", "highest")
@@ -133,7 +141,8 @@ def check_arguments(
     check_names("returning", returning, RETURNING)
     if precision not in (None, *PRECISIONS):
         one_of("precision", precision, PRECISIONS)
-    check_tile_sizes(tile_sizes)
+    if tile_sizes is not None:
+        check_tile_sizes(tile_sizes)
 
     if isinstance(mask, BlockMask):
         if positions is not None:
@@ -185,6 +194,13 @@ def _as_tuple(score: Score | Collection[Score] | None) -> tuple[Score, ...]:
     if score is None:
         return ()
     return tuple(score) if isinstance(score, tuple | list) else (score,)
+
+
+def explicit_mesh(arguments: Arguments) -> AbstractMesh | None:
+    """Return the mesh with Explicit axes of query, key or value; None if there is none."""
+    inputs = arguments.query, arguments.key, arguments.value
+    meshes = (jax.typeof(array).sharding.mesh for array in inputs)
+    return next((mesh for mesh in meshes if AxisType.Explicit in mesh.axis_types), None)
 
 
 def check_shapes(query: Array, key: Array, value: Array) -> None:
@@ -241,7 +257,8 @@ def check_names(argument: str, given: Collection[str], known: Sequence[str]) -> 
     if isinstance(given, str):
         raise TypeError(f"{argument} takes a collection of names: write ({given!r},)")
     for name in given:
-        one_of(f"each name in {argument}", name, known)
+        if name not in known:
+            one_of(f"each name in {argument}", name, known)
 
 
 def _check_mask_array(

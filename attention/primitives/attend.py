@@ -11,7 +11,7 @@ import jax
 from jax import Array
 from jax.typing import ArrayLike
 
-from attention.primitives.arguments import Arguments, check_arguments
+from attention.primitives.arguments import Arguments, check_arguments, explicit_mesh
 from attention.primitives.cache import CacheView
 from attention.primitives.choice import one_of
 from attention.primitives.dot_product import attend_by_definition
@@ -19,7 +19,7 @@ from attention.primitives.dropout import Dropout
 from attention.primitives.masks import Mask
 from attention.primitives.pytree_dataclass import batch_shapes
 from attention.primitives.scores import Score
-from attention.primitives.sharding import explicit_mesh, per_shard
+from attention.primitives.sharding import per_shard
 from attention.primitives.tiled import attend_in_tiles
 from attention.primitives.vectorize import possible_shards
 
@@ -34,7 +34,8 @@ class Implementation:
         name: what `attend(implementation=...)` takes.
         refusal: (arguments, platform) → why it cannot compute them there, in half a sentence; None
             if it can.
-        run: (arguments, platform) → "output" and what `arguments.returning` names.
+        run: (arguments, platform=platform) → "output", what `arguments.returning` names, and
+            perhaps more.
         preference: (arguments, platform) → why it is the default for arguments that it can
             compute; None if another should be tried first.
     """
@@ -97,8 +98,9 @@ def attend(
         mask: which keys each query attends to: a mask of `attention.masks`, a predicate on
             positions, or the `block_mask` of one; or a bool array `[..., T, S]`, or
             `[..., N, T, S]` with as many axes as the weights (row = query, column = key, True =
-            may attend; T, S and N may be 1). A mask whose arrays have batch axes lets each example skip its own tiles;
-            under `jax.vmap`, and on a mesh with Auto axes, all tiles are computed instead.
+            may attend; T, S and N may be 1). A mask whose arrays have batch axes lets each example
+            skip its own tiles; under `jax.vmap`, and on a mesh with Auto axes, all tiles are
+            computed instead.
         is_causal: whether to mask keys after the query, as `mask & masks.causal()`.
         bias: added to the scaled products before score functions, as `scores.bias_array(bias)`.
         score: score functions of `attention.scores`, applied to the scaled products in this order,
@@ -139,7 +141,7 @@ def attend(
     del given["implementation"]
     arguments = check_arguments(**given)
     if explicit_mesh(arguments) is None:
-        results = attend_by(arguments, implementation)
+        results = runner(arguments, implementation)(arguments)
     else:
         results = per_shard(attend_by, arguments, implementation)
     output = results["output"]
@@ -203,8 +205,9 @@ def choose(arguments: Arguments, name: str | None, platform: str) -> Choice:
             alternatives.
     """
     if name is not None:
-        one_of("implementation", name, [one.name for one in IMPLEMENTATIONS])
-        chosen = next(one for one in IMPLEMENTATIONS if one.name == name)
+        chosen = next((one for one in IMPLEMENTATIONS if one.name == name), None)
+        if chosen is None:
+            one_of("implementation", name, [one.name for one in IMPLEMENTATIONS])
         if (why := chosen.refusal(arguments, platform)) is None:
             return Choice(chosen, "asked for by name", {})
         able = [one.name for one in IMPLEMENTATIONS if one.refusal(arguments, platform) is None]
@@ -220,24 +223,42 @@ def choose(arguments: Arguments, name: str | None, platform: str) -> Choice:
     raise AssertionError("the reference takes everything")
 
 
-def attend_by(arguments: Arguments, name: str | None) -> dict[str, Array]:
-    """Run the implementation of the platform, of those with devices, that is lowered for."""
+def runner(arguments: Arguments, name: str | None) -> Callable[[Arguments], dict[str, Array]]:
+    """Return the function that computes these arguments on each platform with devices.
 
-    def results(choice: Choice, platform: str, arguments: Arguments) -> dict[str, Array]:
-        found = choice.implementation.run(arguments, platform)
-        return {name: found[name] for name in ("output", *arguments.returning)}
+    It runs the implementation of the platform that is lowered for.
 
+    Raises:
+        ValueError: a named implementation that cannot compute this on any of these platforms.
+    """
     runs, error = {}, None
     for platform in available_platforms():
         try:
-            runs[platform] = partial(results, choose(arguments, name, platform), platform)
+            choice = choose(arguments, name, platform)
         except ValueError as refused:
             error = error or refused
+        else:
+            runs[platform] = partial(choice.implementation.run, platform=platform)
     if not runs:
         raise error
-    if len(runs) == 1:
-        return next(iter(runs.values()))(arguments)
+    return next(iter(runs.values())) if len(runs) == 1 else partial(_run_by_platform, runs)
+
+
+def _run_by_platform(runs: dict[str, Callable], arguments: Arguments) -> dict[str, Array]:
+    names = "output", *arguments.returning
+
+    def named(run: Callable[[Arguments], dict[str, Array]], given: Arguments) -> dict[str, Array]:
+        results = run(given)
+        return {name: results[name] for name in names}
+
+    runs = {platform: partial(named, run) for platform, run in runs.items()}
     return jax.lax.platform_dependent(arguments, **runs)
+
+
+def attend_by(arguments: Arguments, name: str | None) -> dict[str, Array]:
+    """Return "output" and what `arguments.returning` names, for the arguments of one shard."""
+    results = runner(arguments, name)(arguments)
+    return {name: results[name] for name in ("output", *arguments.returning)}
 
 
 def _few_scores(arguments: Arguments) -> str | None:
@@ -269,11 +290,6 @@ def _preference_for_tiles(arguments: Arguments, platform: str) -> str | None:
     return "linear in memory; it skips empty tiles"
 
 
-def _everywhere(run: Callable[[Arguments], dict[str, Array]]) -> Callable[..., dict[str, Array]]:
-    """Take a platform, for a function that is the same on all platforms."""
-    return lambda arguments, platform: run(arguments)
-
-
 # Up to this many scores fit a cache of a core, 1 MiB.
 FEW_SCORES = 2**18
 
@@ -286,7 +302,7 @@ IMPLEMENTATIONS = (
             if arguments.tile_sizes is None or arguments.visits is not None
             else "it has no tiles, and tile_sizes was given"
         ),
-        _everywhere(attend_by_definition),
+        attend_by_definition,
         lambda arguments, _: _few_scores(arguments) or "there is nothing to cut into tiles",
     ),
 )

@@ -17,7 +17,7 @@ from jax.typing import ArrayLike, DTypeLike
 
 from attention.primitives import masks
 from attention.primitives.masks import Mask, to_int32
-from attention.primitives.nonfinite import replace_nonfinite_keys
+from attention.primitives.numerics import replace_nonfinite_keys
 from attention.primitives.pytree_dataclass import array_field, pytree_dataclass, static
 
 EMPTY_SLOT = 2**31 - 1  # the position of an empty slot, larger than that of any token

@@ -18,6 +18,8 @@ from jax import Array
 from jax.extend import core
 from jax.extend.core.primitives import jit_p
 
+from attention.primitives.vectorize import varying_alike
+
 INDEXING_ERRORS = (
     jax.errors.TracerArrayConversionError,
     jax.errors.TracerIntegerConversionError,
@@ -130,19 +132,6 @@ def evaluate(
             results = results if equation.primitive.multiple_results else [results]
         values.update(zip(equation.outvars, results, strict=True))
     return [read(atom) for atom in jaxpr.outvars]
-
-
-def varying_alike(arrays: Sequence[Array]) -> list[Array]:
-    """Make arrays inside `shard_map` vary over the mesh axes that any of them varies over.
-
-    Functions of `jax.numpy` do this for their arguments, but the operations of a jaxpr do not.
-    """
-    varying = [jax.typeof(array).manual_axis_type.varying for array in arrays]
-    everywhere = frozenset().union(*varying)
-    return [
-        jax.lax.pcast(array, tuple(everywhere - own), to="varying") if everywhere - own else array
-        for array, own in zip(arrays, varying, strict=True)
-    ]
 
 
 def hoist(

@@ -11,16 +11,18 @@ from jax.typing import ArrayLike
 
 from attention.primitives.arguments import Arguments
 from attention.primitives.dropout import keep_pairs
-from attention.primitives.nonfinite import (
+from attention.primitives.numerics import (
     nan_rows,
     nan_where,
+    product,
     replace_nonfinite,
     replace_nonfinite_keys,
+    score_dtype,
+    share_with_sinks,
+    softmax,
 )
-from attention.primitives.precision import score_dtype
 from attention.primitives.pytree_dataclass import array_field, pytree_dataclass
-from attention.primitives.softmax import share_with_sinks, softmax
-from attention.primitives.vectorize import Cut, over_batch, over_heads
+from attention.primitives.vectorize import Cut, over_batch, over_heads, with_axes_of_one
 
 Tree = Any
 
@@ -74,13 +76,6 @@ def attention_from_scores(
     kept = (keep * weights).astype(value.dtype)
     output = product("TS,SH->TH", kept, value, scores.dtype, precision)
     return nan_rows(output, logsumexp), weights, logsumexp
-
-
-def product(equation: str, left: Array, right: Array, dtype: jnp.dtype, precision: str) -> Array:
-    """Multiply in the dtype of the factors (`dtype` if they differ), and accumulate in `dtype`."""
-    factors = left.dtype if left.dtype == right.dtype else dtype
-    left, right = left.astype(factors), right.astype(factors)
-    return jnp.einsum(equation, left, right, precision=precision, preferred_element_type=dtype)
 
 
 def multi_head(
@@ -185,19 +180,21 @@ class Products:
     array: Array = array_field("NTS")
 
 
-@partial(jax.jit, inline=True)
+@partial(jax.jit, static_argnames="platform", inline=True)
 def attend_by_definition(
-    arguments: Arguments, products: Products | None = None
+    arguments: Arguments, platform: str | None = None, products: Products | None = None
 ) -> dict[str, Array]:
     """`scaled_dot_product` for all heads and examples, with all weights `[..., N, T, S]` in memory.
 
     Args:
         arguments: of `attend`.
+        platform: has no effect.
         products: in place of the scaled products; non-finite queries and keys are flagged then.
 
     Returns:
         "output", "weights", "logsumexp" and "largest_score".
     """
+    del platform
     all_heads = Cut(1, 1, arguments.key.shape[-2])
 
     def example(one: Arguments, *products: Products) -> tuple[Array, Array, Array]:
@@ -216,6 +213,7 @@ def attend_by_definition(
 
 def attend_one_head(one: Arguments, products: Products | None = None) -> tuple[Array, Array, Array]:
     """`scaled_dot_product` or `attention_from_scores` of the arguments of one head."""
+    one = with_axes_of_one(one)
     rows, columns = one.query_positions[:, None], one.key_positions[None, :]
     allowed, keep = True if one.mask is None else one.mask(rows, columns), 1.0
     if one.dropout is not None:

@@ -642,6 +642,26 @@ def leaves_of(mask: Mask) -> Iterator[Mask]:
         yield mask
 
 
+def check_extent(mask: Mask, sizes: tuple[int, int], *, counted: bool) -> None:
+    """Check a mask for T queries and S keys, whose positions may count from 0.
+
+    Raises:
+        ValueError: a mask of another size, or one that compares positions if T and S differ.
+    """
+    for leaf in leaves_of(mask) if counted else ():
+        for axis, ours, theirs in zip(
+            ("queries (T)", "keys (S)"), leaf.extent(), sizes, strict=True
+        ):
+            if ours not in (None, theirs):
+                raise ValueError(f"the mask describes {ours} {axis}, but there are {theirs}")
+        if leaf.compares_positions and sizes[0] != sizes[1]:
+            raise ValueError(
+                f"{sizes[0]} queries and {sizes[1]} keys do not determine the positions of the "
+                "queries among the keys, which this mask compares: pass "
+                "positions=(query_positions, key_positions)"
+            )
+
+
 def picture(mask: Mask, num_queries: int, num_keys: int | None = None) -> str:
     """Return the mask as rows of 0 and 1: queries down, keys across, positions from 0."""
     num_keys = num_queries if num_keys is None else num_keys

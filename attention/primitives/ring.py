@@ -17,14 +17,12 @@ from jax import Array
 
 from attention.primitives.arguments import Arguments, check_arguments
 from attention.primitives.attend import available_platforms
-from attention.primitives.closures import varying_alike
 from attention.primitives.masks import PairMask
-from attention.primitives.precision import score_dtype
+from attention.primitives.numerics import score_dtype, share_with_sinks
 from attention.primitives.pytree_dataclass import map_arrays
-from attention.primitives.softmax import share_with_sinks
 from attention.primitives.tiled import Layout, layout_of, results_of
 from attention.primitives.tiled_head import Sums, online_softmax, plain_sums
-from attention.primitives.vectorize import over_batch, over_heads
+from attention.primitives.vectorize import over_batch, over_heads, varying_alike
 
 Tree = Any
 AxisName = str | tuple[str, ...]

@@ -17,17 +17,10 @@ from jax import Array
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 from jax.typing import ArrayLike
 
-from attention.primitives.arguments import Arguments
+from attention.primitives.arguments import Arguments, explicit_mesh
 from attention.primitives.pytree_dataclass import map_arrays
 
 Axis = str | tuple[str, ...] | None
-
-
-def explicit_mesh(arguments: Arguments) -> AbstractMesh | None:
-    """Return the mesh with Explicit axes of query, key or value; None if there is none."""
-    inputs = arguments.query, arguments.key, arguments.value
-    meshes = (jax.typeof(array).sharding.mesh for array in inputs)
-    return next((mesh for mesh in meshes if AxisType.Explicit in mesh.axis_types), None)
 
 
 # Under jit because eager arrays of one device cannot be resharded to several.

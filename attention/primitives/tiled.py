@@ -14,8 +14,8 @@ from jax import Array
 
 from attention.primitives.arguments import Arguments
 from attention.primitives.masks import Mask
+from attention.primitives.numerics import share_with_sinks
 from attention.primitives.pytree_dataclass import arrays_of, batch_shapes, map_arrays
-from attention.primitives.softmax import share_with_sinks
 from attention.primitives.tiled_head import Sums, Tiles, sums_of_head, weights_of_head
 from attention.primitives.vectorize import Cut, cut, over_batch, over_heads, possible_shards
 from attention.primitives.visits import Visits, most_visits, visits_of

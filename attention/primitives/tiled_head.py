@@ -27,17 +27,21 @@ import jax.numpy as jnp
 from jax import Array
 
 from attention.primitives.arguments import Arguments
-from attention.primitives.closures import varying_alike
-from attention.primitives.dot_product import product
 from attention.primitives.dropout import keep_pairs
 from attention.primitives.masks import And, PairMask
-from attention.primitives.nonfinite import nan_where, replace_nonfinite, replace_nonfinite_keys
+from attention.primitives.numerics import (
+    nan_where,
+    product,
+    replace_nonfinite,
+    replace_nonfinite_keys,
+)
 from attention.primitives.pytree_dataclass import (
     array_field,
     arrays_of,
     map_arrays,
     pytree_dataclass,
 )
+from attention.primitives.vectorize import varying_alike, with_axes_of_one
 from attention.primitives.visits import Visits
 
 Tree = Any
@@ -287,6 +291,7 @@ def _no_keys(one: Head) -> Sums:
 
 def _in_whole_tiles(tiles: Tiles, one: Arguments) -> Head:
     """Replace non-finite numbers, and pad the queries and keys of one head to whole tiles."""
+    one = with_axes_of_one(one)
     query, nonfinite_queries = replace_nonfinite(one.query)
     key, value, nonfinite_keys = one.key, one.value, one.nonfinite_keys
     if nonfinite_keys is None:

@@ -82,19 +82,15 @@ def over_batch(
     leaves, structure = jax.tree.flatten(trees)
     leaves = [to_batch(leaf, rank, batch) for leaf, rank in zip(leaves, ranks, strict=True)]
     mapped = [None if x.ndim == rank else 0 for x, rank in zip(leaves, ranks, strict=True)]
-
-    def of_leaves(*leaves: Array) -> Tree:
-        return function(*jax.tree.unflatten(structure, leaves))
-
-    for axis_cut in reversed([each for each in cuts if prod(each) != 1]):
-        of_leaves = _map_axis(of_leaves, mapped, axis_cut, remat)
+    sizes = tuple(size for size in batch if size != 1)
     leaves = [
-        x if axis is None else x.reshape(*(n for n in batch if n != 1), *x.shape[len(batch) :])
+        x if axis is None else x.reshape(*sizes, *x.shape[len(batch) :])
         for x, axis in zip(leaves, mapped, strict=True)
     ]
-    results = of_leaves(*leaves)
-    rank = sum(n != 1 for n in batch)
-    return jax.tree.map(lambda x: x.reshape(*batch, *x.shape[rank:]), results)
+    for axis_cut in reversed([each for each in cuts if prod(each) != 1]):
+        function = _map_axis(function, structure, mapped, axis_cut, remat)
+    results = function(*jax.tree.unflatten(structure, leaves))
+    return jax.tree.map(lambda x: x.reshape(*batch, *x.shape[len(sizes) :]), results)
 
 
 def over_heads(function: Callable[..., Tree], trees: Sequence[Tree], kv_heads: Cut) -> Tree:
@@ -104,10 +100,9 @@ def over_heads(function: Callable[..., Tree], trees: Sequence[Tree], kv_heads: C
     key and value unbatched: query head n reads key head n // G.
 
     Args:
-        function: takes the trees, whose arrays have no axis N or K; an array of a mask or a score
-            function has an axis of one in place of N.
+        function: takes the trees, whose arrays have no axis N or K.
         trees: of one example; the first one has an array of query heads. An axis N of one is shared
-            by all heads.
+            by all heads, and stays.
         kv_heads: how to map over K.
 
     Returns:
@@ -115,35 +110,28 @@ def over_heads(function: Callable[..., Tree], trees: Sequence[Tree], kv_heads: C
     """
     trees = tuple(trees)
     num_heads, num_kv_heads = trees[0].query.shape[1], prod(kv_heads)
-    leaves, group_axes, head_axes = [], [], []
+    groups, leaves, group_axes, head_axes = num_heads // num_kv_heads, [], [], []
     for array, axes in arrays_of(trees):
         axis, group_axis = max(axes.find("N"), axes.find("K")), None
         if axes[axis : axis + 1] == "N" and array.shape[axis] != num_heads:
-            axis = -1  # shared by all heads
-        elif axes[axis : axis + 1] == "N" and num_heads != num_kv_heads:
-            shape = array.shape[:axis], array.shape[axis + 1 :]
-            groups = num_kv_heads, num_heads // num_kv_heads
-            array, group_axis = array.reshape(*shape[0], *groups, *shape[1]), axis
-        leaves.append(array)
+            axis = -1
+        elif axes[axis : axis + 1] == "N" and groups > 1:
+            before, after = array.shape[:axis], array.shape[axis + 1 :]
+            array, group_axis = array.reshape(*before, num_kv_heads, groups, *after), axis
+        leaves.append(array.squeeze(axis) if num_kv_heads == 1 and axis >= 0 else array)
         head_axes.append(None if axis < 0 else axis)
         group_axes.append(group_axis)
     structure = jax.tree.structure(trees)
-
-    def of_head(*leaves: Array) -> Tree:
-        return function(*map(_with_axes_of_one, jax.tree.unflatten(structure, leaves)))
-
-    if num_heads != num_kv_heads:
-        of_head = jax.vmap(of_head, in_axes=tuple(group_axes))
+    if groups > 1:
+        function = _map_axis(function, structure, group_axes, Cut(1, 1, groups))
     if num_kv_heads > 1:
-        of_head = _map_axis(of_head, head_axes, kv_heads)
-    else:
-        leaves = [x if a is None else x.squeeze(a) for x, a in zip(leaves, head_axes, strict=True)]
-    results = of_head(*leaves)
-    rank = (num_kv_heads > 1) + (num_heads != num_kv_heads)
+        function = _map_axis(function, structure, head_axes, kv_heads)
+    results = function(*jax.tree.unflatten(structure, leaves))
+    rank = (num_kv_heads > 1) + (groups > 1)
     return jax.tree.map(lambda x: x.reshape(num_heads, *x.shape[rank:]), results)
 
 
-def _with_axes_of_one(tree: Tree) -> Tree:
+def with_axes_of_one(tree: Tree) -> Tree:
     """Give the arrays of masks and score functions an axis of one in place of the heads."""
 
     def restore(array: Array, axes: str) -> Array:
@@ -154,15 +142,20 @@ def _with_axes_of_one(tree: Tree) -> Tree:
 
 
 def _map_axis(
-    function: Callable[..., Tree], axes: Sequence[int | None], cut: Cut, remat: bool = False
+    function: Callable[..., Tree],
+    structure: Any,  # noqa: ANN401 - jax.tree_util.PyTreeDef
+    axes: Sequence[int | None],
+    cut: Cut,
+    remat: bool = False,
 ) -> Callable[..., Tree]:
     """Map a function over one axis of some arrays, in a loop if it takes more than one step.
 
-    An axis of one is taken away rather than mapped over: on a CPU the compiler multiplies matrices
-    without a batch axis faster in the backward pass, since it need not transpose them.
+    Steps of one entry have no axis of one: on a CPU the compiler multiplies matrices without a
+    batch axis faster in the backward pass, since it need not transpose them.
 
     Args:
-        function: of arrays.
+        function: of trees.
+        structure: of all trees.
         axes: which axis of each array; None where it is shared.
         cut: of the axis.
         remat: whether derivatives compute each step again.
@@ -170,15 +163,17 @@ def _map_axis(
     shards, steps, at_once = cut
     size = shards * at_once
     if steps == 1:
-        mapped = jax.vmap(function, in_axes=tuple(axes), axis_size=size)
+        mapped = jax.vmap(function, jax.tree.unflatten(structure, axes), axis_size=size)
         return jax.checkpoint(mapped, prevent_cse=False) if remat else mapped
     if size > 1:
-        in_axes = tuple(None if axis is None else 0 for axis in axes)
-        function = jax.vmap(function, in_axes=in_axes, axis_size=size)
+        in_axes = [None if axis is None else 0 for axis in axes]
+        function = jax.vmap(function, jax.tree.unflatten(structure, in_axes), axis_size=size)
 
-    def run(*leaves: Array) -> Tree:
-        pairs = zip(leaves, axes, strict=True)
-        leaves = [x if axis is None else jnp.moveaxis(x, axis, 0) for x, axis in pairs]
+    def run(*trees: Tree) -> Tree:
+        leaves = [
+            x if axis is None else jnp.moveaxis(x, axis, 0)
+            for x, axis in zip(jax.tree.leaves(trees), axes, strict=True)
+        ]
 
         def steps_first(array: Array) -> Array:
             if shards == 1:
@@ -187,14 +182,12 @@ def _map_axis(
             return jnp.moveaxis(array, 1, 0)
 
         def step(_: None, given: list[Array]) -> tuple[None, Tree]:
-            given = iter(given)
-            lead = () if size == 1 else (size,)
-            return None, function(
-                *(
-                    leaf if axis is None else next(given).reshape(*lead, *leaf.shape[1:])
-                    for leaf, axis in zip(leaves, axes, strict=True)
-                )
-            )
+            given, lead = iter(given), () if size == 1 else (size,)
+            here = [
+                leaf if axis is None else next(given).reshape(*lead, *leaf.shape[1:])
+                for leaf, axis in zip(leaves, axes, strict=True)
+            ]
+            return None, function(*jax.tree.unflatten(structure, here))
 
         step = jax.checkpoint(step, prevent_cse=False) if remat else step
         given = [steps_first(x) for x, axis in zip(leaves, axes, strict=True) if axis is not None]
@@ -236,3 +229,16 @@ def check_broadcasts(name: str, leading: Sequence[int], batch: Sequence[int]) ->
             f"{name} has the leading axes {tuple(leading)}, which do not broadcast to "
             f"the batch axes {tuple(batch)} of the query"
         )
+
+
+def varying_alike(arrays: Sequence[Array]) -> list[Array]:
+    """Make arrays inside `shard_map` vary over the mesh axes that any of them varies over.
+
+    Functions of `jax.numpy` do this for their arguments, but the operations of a jaxpr do not.
+    """
+    varying = [jax.typeof(array).manual_axis_type.varying for array in arrays]
+    everywhere = frozenset().union(*varying)
+    return [
+        jax.lax.pcast(array, tuple(everywhere - own), to="varying") if everywhere - own else array
+        for array, own in zip(arrays, varying, strict=True)
+    ]

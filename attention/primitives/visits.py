@@ -14,7 +14,7 @@ import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
-from attention.primitives.masks import Mask, PositionTiles, TileBounds, leaves_of, to_int32
+from attention.primitives.masks import Mask, PositionTiles, TileBounds, check_extent, to_int32
 from attention.primitives.pytree_dataclass import (
     array_field,
     batch_shapes,
@@ -133,6 +133,7 @@ class BlockMask(Mask):
         return self.mask(query_position, key_position)
 
     def tile_bounds(self, query: PositionTiles, key: PositionTiles) -> TileBounds:
+        """As `Mask.tile_bounds`."""
         return self.mask.tile_bounds(query, key)
 
     def __and__(self, other: Mask) -> Mask:
@@ -145,8 +146,8 @@ class BlockMask(Mask):
         """Return the mask without tiles, to compose it with others."""
         if self.positions is not None:
             raise ValueError(
-                "compose masks before block_mask, as in block_mask(mask & other, T, positions=...): "
-                "alone, this mask would lose its positions"
+                "compose masks before block_mask, as in block_mask(mask & other, T, "
+                "positions=...): composed, this mask would lose its positions"
             )
         return self.mask
 
@@ -241,26 +242,6 @@ def _visits_of_batch(tree: MaskAt, *, tile_sizes: tuple[int, int], counted: bool
     batch = jnp.broadcast_shapes(*batch_shapes(tree))
     example = partial(MaskAt.visits, tile_sizes=tile_sizes, counted=counted)
     return over_batch(example, (tree,), batch)
-
-
-def check_extent(mask: Mask, sizes: tuple[int, int], *, counted: bool) -> None:
-    """Check a mask for T queries and S keys, whose positions may count from 0.
-
-    Raises:
-        ValueError: a mask of another size, or one that compares positions if T and S differ.
-    """
-    for leaf in leaves_of(mask) if counted else ():
-        for axis, ours, theirs in zip(
-            ("queries (T)", "keys (S)"), leaf.extent(), sizes, strict=True
-        ):
-            if ours not in (None, theirs):
-                raise ValueError(f"the mask describes {ours} {axis}, but there are {theirs}")
-        if leaf.compares_positions and sizes[0] != sizes[1]:
-            raise ValueError(
-                f"{sizes[0]} queries and {sizes[1]} keys do not determine the positions of the "
-                "queries among the keys, which this mask compares: pass "
-                "positions=(query_positions, key_positions)"
-            )
 
 
 def check_tile_sizes(tile_sizes: tuple[int, int] | None) -> None:

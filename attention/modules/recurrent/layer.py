@@ -12,7 +12,7 @@ from attention.modules.context import DEFAULT_CONTEXT, CacheSpec, Context, Outpu
 from attention.modules.linear import linear
 from attention.modules.recurrent.encoder import valid_tokens
 from attention.primitives.masks import CuSeqlens, Mask, Segments, leaves_of
-from attention.primitives.precision import wide
+from attention.primitives.numerics import wide
 
 
 class RecurrentLayer(nnx.Module):

@@ -18,7 +18,7 @@ from attention import (
     scores,
     sinusoidal,
 )
-from attention.primitives.softmax import softmax
+from attention.primitives.numerics import softmax
 from tests.attention.primitives.inputs import DIMS, POSITIONS, query_key_value
 
 PLATFORMS = ("cpu", "cuda", "tpu")
