@@ -35,8 +35,8 @@ NUMPY = (
     "attention/decoding/batching.py",
     "attention/decoding/text.py",
     "attention/primitives/arguments.py",
-    "attention/primitives/block_mask.py",
     "attention/primitives/masks.py",
+    "attention/primitives/visits.py",
 )
 # Modules that execute what they read.
 EXECUTING = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
