@@ -39,16 +39,12 @@ from attention.primitives.rotary_scaling import SCALINGS
 from tests.shapes.shapes import SIZE, check, shapes
 
 INPUTS = {"query": "[..., T, N, H]", "key": "[..., S, K, H]", "value": "[..., S, K, Hv]"}
-ONE_QUERY = INPUTS | {"query": "[..., 1, N, H]"}
 OUTPUT = "[..., T, N, Hv]"
 WEIGHTS = (OUTPUT, {"weights": "[..., N, T, S]"})
 RESULTS = {
     "weights": "[..., N, T, S]",
     "logsumexp": "[..., N, T]",
-    "entropy": "[..., N, T]",
-    "mean_distance": "[..., N, T]",
     "largest_score": "[..., N, T]",
-    "strongest": ("[..., N, T, 3]", "int32 [..., N, T, 3]"),
 }
 CACHE = {
     "key_slots": "[..., K, S, H]",
@@ -124,7 +120,7 @@ SHAPES = {
     # A batch: the public function, its results and options.
     "attend": shapes(attend, **INPUTS, returns=OUTPUT),
     "attend: results": shapes(
-        partial(attend, returning=RETURNING, num_strongest=3), **INPUTS, returns=(OUTPUT, RESULTS)
+        partial(attend, returning=RETURNING), **INPUTS, returns=(OUTPUT, RESULTS)
     ),
     "attend: mask per example": shapes(
         attend, **INPUTS, mask="bool [..., 1, T, S]", returns=OUTPUT
@@ -145,21 +141,16 @@ SHAPES = {
     "attend: positions": shapes(
         attend, **INPUTS, positions=("int32 [..., T]", "int32 [..., S]"), returns=OUTPUT
     ),
-    "attend: nonfinite_keys": shapes(
-        attend, **INPUTS, nonfinite_keys="bool [..., S, K]", returns=OUTPUT
+    "attend: a view of a cache": shapes(
+        lambda query, key, value: attend(query, full_cache(key, value).view()),
+        **INPUTS,
+        returns=OUTPUT,
     ),
-    "attend: one query": shapes(
-        partial(attend, implementation="one_query"), **ONE_QUERY, returns="[..., 1, N, Hv]"
-    ),
+    "attend: bias": shapes(attend, **INPUTS, bias="[..., N, T, S]", returns=OUTPUT),
     "attend: tiles": shapes(
         partial(attend, implementation="tiled", tile_sizes=(2, 3), returning=("logsumexp",)),
         **INPUTS,
         returns=(OUTPUT, {"logsumexp": "[..., N, T]"}),
-    ),
-    "attend: jax.nn": shapes(
-        partial(attend, implementation="jax"),
-        **(INPUTS | {"value": "[..., S, K, H]"}),
-        returns="[..., T, N, H]",
     ),
     "attend: no keys": shapes(
         partial(attend, returning=("weights",)),
@@ -175,7 +166,7 @@ SHAPES = {
         returns=OUTPUT,
     ),
     "additive_attention": shapes(
-        partial(additive_attention, returning=RETURNING, num_strongest=3),
+        partial(additive_attention, returning=RETURNING),
         **INPUTS,
         vector="[N, H]",
         returns=(OUTPUT, RESULTS),

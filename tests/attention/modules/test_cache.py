@@ -7,10 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from attention.primitives.block_mask import block_mask
 from flax import nnx
 
-from attention import masks, rotary
+from attention import block_mask, masks, rotary
 from attention.modules import (
     POSITIONS,
     CacheSpec,

@@ -265,12 +265,6 @@ RNG = jax.random.key(0)
             *VALID,
             precision="hihgest",
         ),
-        wrong(
-            ValueError,
-            ["nonfinite_keys must be bool of shape (7, 3)", "got bool (7,)"],
-            *VALID,
-            nonfinite_keys=np.zeros(S, bool),
-        ),
         # Dropout and what to return.
         wrong(
             ValueError,

@@ -92,7 +92,7 @@ def test_a_cache_on_explicit_axes(axis):
         outputs = []
         for tokens, lengths in ((slice(0, 2), [1, 2]), (slice(2, 7), [2, 1])):
             cache, view = cache.extend(key[:, tokens], key[:, tokens], jnp.array(lengths))
-            outputs.append(attend(query[:, tokens], **view.arguments(masks.causal())))
+            outputs.append(attend(query[:, tokens], view, mask=masks.causal()))
         return jnp.concatenate(outputs, axis=1), cache
 
     cache = empty_cache((2,), 4, num_kv_heads=2, head_width=3)
