@@ -29,7 +29,14 @@ from attention.primitives.cache import Cache, empty_cache
 from attention.primitives.dot_product import grouped_query, multi_head, scaled_dot_product
 from attention.primitives.dropout import Dropout
 from attention.primitives.merge import merge
-from attention.primitives.positions import rotary, sinusoidal
+from attention.primitives.positions import (
+    linear_scaling,
+    llama3_scaling,
+    ntk_scaling,
+    rotary,
+    sinusoidal,
+    yarn_scaling,
+)
 from attention.primitives.ring import ring_attend
 from attention.primitives.sharded_attention import ShardedAttention, zigzag
 
@@ -44,13 +51,17 @@ __all__ = [
     "empty_cache",
     "explain",
     "grouped_query",
+    "linear_scaling",
+    "llama3_scaling",
     "masks",
     "merge",
     "multi_head",
+    "ntk_scaling",
     "ring_attend",
     "rotary",
     "scaled_dot_product",
     "scores",
     "sinusoidal",
+    "yarn_scaling",
     "zigzag",
 ]

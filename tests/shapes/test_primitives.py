@@ -34,7 +34,6 @@ from attention import (
 from attention.primitives.additive import additive_scores
 from attention.primitives.arguments import RETURNING
 from attention.primitives.cache import full_cache
-from attention.primitives.rotary_scaling import SCALINGS
 from tests.shapes.shapes import SIZE, check, shapes
 
 INPUTS = {"query": "[..., T, N, H]", "key": "[..., S, K, H]", "value": "[..., S, K, Hv]"}
@@ -316,15 +315,18 @@ SHAPES = {
         returns="bfloat16 [..., T, N, H]",
     ),
     **{
-        f"rotary: {name}": shapes(
-            lambda vectors, positions, scale=scale: rotary(
-                vectors, positions, scaling=partial(scale, factor=2.0, original_length=8)
-            ),
+        name: shapes(
+            lambda vectors, positions, scaling=scaling: rotary(vectors, positions, scaling=scaling),
             vectors="[..., T, N, H]",
             positions="int32 [..., T]",
             returns="[..., T, N, H]",
         )
-        for name, scale in SCALINGS.items()
+        for name, scaling in {
+            "linear_scaling": attention.linear_scaling(2.0),
+            "ntk_scaling": attention.ntk_scaling(2.0),
+            "llama3_scaling": attention.llama3_scaling(2.0, original_length=8),
+            "yarn_scaling": attention.yarn_scaling(2.0, original_length=8),
+        }.items()
     },
 }
 
