@@ -43,7 +43,7 @@ shapes: $(INSTALLED)
 # parts. The others run the same programs with other options or compare values.
 tests_of = $(patsubst %,tests/$(1)/test_%.py,$(2))
 SMOKE = $(addprefix tests/attention/primitives/, gpu vendor) \
-  $(call tests_of,attention/primitives,attend closures contract derivatives dispatch dropout errors \
+  $(call tests_of,attention/primitives,attend contract derivatives dispatch dropout errors functions \
     imports lowering masks nonfinite_keys ring sharded_attention sharding) \
   $(call tests_of,attention/modules,adaptation attention config dropout embedding language_model \
     layers linear recurrent_layer) \

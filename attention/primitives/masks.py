@@ -13,7 +13,6 @@ Each picture below has query positions 0 to 5 as rows and key positions 0 to 5 a
 
 from collections.abc import Callable, Iterator
 from dataclasses import fields
-from functools import partial
 from operator import index
 from typing import ClassVar, NamedTuple
 
@@ -23,7 +22,7 @@ import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
-from attention.primitives.closures import HoistedFunction, hoist
+from attention.primitives.functions import Program, hoist
 from attention.primitives.pytree_dataclass import (
     array_field,
     batch_shapes,
@@ -47,8 +46,15 @@ class PositionTiles(NamedTuple):
         return cls(positions, positions.min(axis=-1), positions.max(axis=-1))
 
 
+class PositionRange(NamedTuple):
+    """The lowest and the highest position of one tile of queries or keys, int32 numbers."""
+
+    low: Array
+    high: Array
+
+
 class TileBounds(NamedTuple):
-    """Conservative bounds per tile, bool `[query tiles, key tiles]`.
+    """Conservative bounds per tile, bool `[query tiles, key tiles]`, or of one pair of tiles.
 
     `any` False = fully masked; `all` True = fully visible.
     """
@@ -483,19 +489,25 @@ class FromArray(Mask):
 def from_function(
     function: Callable[..., Array],
     *arrays: ArrayLike,
-    tile_bounds: Callable[[PositionTiles, PositionTiles], TileBounds] | None = None,
+    tile_bounds: Callable[..., TileBounds] | None = None,
 ) -> Mask:
     """Allow the pairs for which `function(query_position, key_position, *arrays)` is True.
 
+    Both functions are traced once, here: numbers and arrays that they close over, traced ones too,
+    keep the values of now. A function that is defined anew does not compile again if only its
+    arrays differ, unless it contains a loop or a derivative rule.
+
     Args:
-        function: takes two int32 numbers and the arrays, returns a bool; made of jax operations. It
-            may close over numbers and arrays, traced ones too: their values are taken when the mask
-            is made. A position past the end of an array reads its last entry, as everywhere in jax.
+        function: takes two int32 numbers and the arrays, returns a bool; made of jax operations. A
+            position past the end of an array reads its last entry, as everywhere in jax.
         arrays: its other arguments, without batch axes.
-        tile_bounds: as `Mask.tile_bounds`; lets tiles be skipped without evaluating each pair.
+        tile_bounds: lets tiles be skipped without evaluating each pair. `tile_bounds(query, key,
+            *arrays)` takes a `PositionRange` of one tile of queries and one of one tile of keys,
+            and returns their `TileBounds`, two bools. A mask that needs each position of a tile is
+            a subclass of `Mask` with a method `tile_bounds`.
 
     Raises:
-        TypeError: a function that does not take these arguments, or does not return a bool.
+        TypeError: a function that does not take these arguments, or returns anything else.
 
     >>> print(picture(from_function(lambda query, key: (query - key) % 3 == 0), 6))
     1 0 0 1 0 0
@@ -505,29 +517,49 @@ def from_function(
     0 1 0 0 1 0
     0 0 1 0 0 1
     """
-    arrays = tuple(map(jnp.asarray, arrays))
-    scalars = {"query_position": jnp.int32, "key_position": jnp.int32}
-    program, constants = hoist("mask", function, scalars, arrays)
-    arrays = (*constants, *arrays)
-    return FromFunction(arrays, program, tuple(array.ndim for array in arrays), tile_bounds)
+    given = tuple(map(jnp.asarray, arrays))
+    scalars = dict.fromkeys(("query_position", "key_position"), jnp.int32)
+    program, arrays = hoist("mask", function, scalars, given, "bool[]")
+    arrays, bounds = (*arrays, *given), None
+    if tile_bounds is not None:
+
+        def of_numbers(*numbers: Array) -> TileBounds:
+            query, key, rest = numbers[:2], numbers[2:4], numbers[4:]
+            return tile_bounds(PositionRange(*query), PositionRange(*key), *rest)
+
+        scalars = dict.fromkeys(("query.low", "query.high", "key.low", "key.high"), jnp.int32)
+        bounds, own = hoist("tile_bounds", of_numbers, scalars, given, "bool[], bool[]")
+        arrays = *arrays, *own
+    return FromFunction(arrays, program, tuple(array.ndim for array in arrays), bounds)
 
 
 @pytree_dataclass
 class FromFunction(Mask):
-    """The mask that `from_function` makes."""
+    """The mask that `from_function` makes.
+
+    Its arrays are the constants of the program, those given, and the constants of the bounds.
+    """
 
     arrays: tuple[Array, ...]
-    program: HoistedFunction = static()
+    program: Program = static()
     ranks: tuple[int, ...] = static()
-    bounds: Callable[[PositionTiles, PositionTiles], TileBounds] | None = static()
+    bounds: Program | None = static()
     compares_positions = True
 
     def _allows(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
-        positions = (jnp.asarray(x, jnp.int32) for x in (query_position, key_position))
-        return jnp.vectorize(partial(self.program, self.arrays))(*positions)
+        stop = len(self.arrays) - (self.bounds.num_constants if self.bounds else 0)
+        arrays = self.arrays[:stop]
+        program = jnp.vectorize(lambda *scalars: self.program(arrays, *scalars)[0])
+        return program(*(jnp.asarray(x, jnp.int32) for x in (query_position, key_position)))
 
     def tile_bounds(self, query: PositionTiles, key: PositionTiles) -> TileBounds:
-        return super().tile_bounds(query, key) if self.bounds is None else self.bounds(query, key)
+        if self.bounds is None:
+            return super().tile_bounds(query, key)
+        start, stop = self.program.num_constants, len(self.arrays) - self.bounds.num_constants
+        arrays = *self.arrays[stop:], *self.arrays[start:stop]
+        program = jnp.vectorize(lambda *scalars: tuple(self.bounds(arrays, *scalars)))
+        rows, columns = (x[:, None] for x in query[1:]), (x[None, :] for x in key[1:])
+        return TileBounds(*program(*rows, *columns))
 
 
 @pytree_dataclass

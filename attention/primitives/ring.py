@@ -19,7 +19,6 @@ from jax import Array
 from attention.primitives.arguments import Arguments, check_arguments
 from attention.primitives.attend import available_platforms
 from attention.primitives.block_mask import Pattern
-from attention.primitives.closures import varying_alike
 from attention.primitives.first_order import (
     first_order,
     is_float,
@@ -32,6 +31,7 @@ from attention.primitives.tile_inputs import Inputs
 from attention.primitives.tile_layout import Head, Settings, layout_of
 from attention.primitives.tiled import finish, known_results
 from attention.primitives.tiled_head import Results, forward
+from attention.primitives.varying import varying_alike
 
 Tree = Any
 AxisName = str | tuple[str, ...]
