@@ -7,6 +7,7 @@ arrays receive gradients. They may have leading batch axes.
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -206,11 +207,21 @@ def relative_buckets(
         distance = jnp.abs(distance)
     distance = jnp.maximum(distance, 0)
     exact = num_buckets // 2
-    # Interpolate between `exact` and `max_distance` in logarithms.
-    fraction = jnp.log(jnp.maximum(distance, 1) / exact) / math.log(max_distance / exact)
-    far = exact + (fraction * (num_buckets - exact)).astype(jnp.int32)
-    far = jnp.minimum(far, num_buckets - 1)
+    far = jnp.full_like(distance, exact)
+    for start in _bucket_starts(exact, num_buckets - exact, max_distance):
+        far += (distance >= start).astype(far.dtype)
     return offset + jnp.where(distance < exact, distance, far)
+
+
+def _bucket_starts(exact: int, number: int, max_distance: int) -> list[int]:
+    """Return the first distance of each growing bucket but the first, in exact arithmetic.
+
+    Bucket b starts at the smallest d with (d / exact)^number >= (max_distance / exact)^b. A
+    logarithm may be rounded to the bucket before.
+    """
+    distances = range(exact, max_distance + 1)
+    powers = [max_distance**b * exact ** (number - b) for b in range(1, number)]
+    return [distances[bisect_left(distances, power, key=lambda d: d**number)] for power in powers]
 
 
 def softcap(limit: float) -> Score:

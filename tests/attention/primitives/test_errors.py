@@ -378,18 +378,17 @@ def test_inputs_that_are_not_floats_raise(name, dtype):
         (
             lambda: masks.from_function(lambda query, key: query - key),
             TypeError,
-            "(query_position, key_position) and must return one bool number, got int32[]",
+            "(query_position, key_position) and must return bool[], got int32[]",
         ),
         (
             lambda: masks.from_function(lambda query, key: jnp.ones(3, bool) & (query == key)),
             TypeError,
-            "must return one bool number, got bool[3]",
+            "must return bool[], got bool[3]",
         ),
         (
             lambda: masks.from_function(lambda query, key: query > 3 and key > 3),
             TypeError,
-            "as traced numbers, so it cannot branch on them with Python's if, and, or: use "
-            "jax.numpy.where, & and |",
+            "as traced numbers, which Python's if, and, or and range(...) do not accept",
         ),
         (
             lambda: masks.from_function(lambda query: query > 3),

@@ -174,6 +174,49 @@ def test_buckets_equal_numbers_by_hand():
     assert after.tolist() == [0, 0]
 
 
+def test_buckets_at_exact_powers():
+    """18 = 3 · 6 and 108 = 3 · 6² begin buckets 4 and 5; their logarithms are rounded down."""
+    buckets = jitted(relative_buckets, static_argnames=("num_buckets", "max_distance", "causal"))
+    distances = jnp.array([17, 18, 107, 108])
+    found = buckets(distances, num_buckets=6, max_distance=648, causal=True)
+    np.testing.assert_array_equal(found, [3, 4, 4, 5])
+
+
+@pytest.mark.parametrize(
+    "num_buckets, max_distance",
+    [(4, 3), (6, 648), (8, 6), (12, 1000), (32, 128), (32, 20), (64, 4096)],
+)
+def test_buckets_equal_exact_arithmetic(num_buckets, max_distance):
+    """The largest number of buckets b with (d / exact)^n >= (max_distance / exact)^b."""
+    exact = num_buckets // 2
+    n = num_buckets - exact
+    distances = [*range(exact), *range(exact, max_distance + 2)]
+    expected = [
+        d
+        if d < exact
+        else exact + max(b for b in range(n) if d**n >= max_distance**b * exact ** (n - b))
+        for d in distances
+    ]
+    found = relative_buckets(
+        jnp.array(distances), num_buckets, max_distance=max_distance, causal=True
+    )
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_buckets_equal_those_of_t5_in_float32(causal):
+    """The formula of its authors, with their 32 buckets up to 128."""
+    distances = np.arange(0, 20_000, dtype=np.int32)
+    half = 32 if causal else 16
+    exact = half // 2
+    ratio = np.log(np.maximum(distances, 1).astype(np.float32) / np.float32(exact))
+    far = ratio / np.float32(math.log(128 / exact)) * np.float32(half - exact)
+    far = np.minimum(exact + far.astype(np.int32), half - 1)
+    theirs = np.where(distances < exact, distances, far)
+    found = relative_buckets(jnp.asarray(distances), 32, max_distance=128, causal=causal)
+    np.testing.assert_array_equal(found, theirs)
+
+
 def test_arrays_receive_gradients():
     """The derivative of one weight w by its own bias is w (1 - w)."""
 
