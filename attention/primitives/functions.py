@@ -33,10 +33,10 @@ class Program:
     """
 
     text: str
-    owner: int  # id of `kept`
-    kept: object = field(compare=False)  # None if the text is complete, otherwise the function
-    num_constants: int = field(compare=False)
-    parts: tuple[Sequence[Any], ...] = field(compare=False)
+    owner: int = field(repr=False)  # id of `kept`
+    kept: object = field(compare=False, repr=False)  # the function, if its text is incomplete
+    num_constants: int = field(compare=False, repr=False)
+    parts: tuple[Sequence[Any], ...] = field(compare=False, repr=False)
 
     def __call__(self, arrays: Sequence[Array], *scalars: Array) -> list[Array]:
         """Return the results of the function; the first arrays are the constants.

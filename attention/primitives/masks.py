@@ -22,6 +22,7 @@ import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
+from attention.primitives.batch import over_batch
 from attention.primitives.functions import Program, hoist
 from attention.primitives.pytree_dataclass import (
     array_field,
@@ -72,6 +73,9 @@ class Mask:
     # Whether the two positions are compared, so that the result depends on where the queries are
     # among the keys.
     compares_positions: ClassVar[bool] = False
+
+    # NumPy then leaves `array & mask` to the mask.
+    __array_ufunc__ = None
 
     def __call__(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
         """Return whether a query at one position may attend to a key at another: bool, elementwise.
@@ -135,25 +139,25 @@ class Mask:
 
         return jax.lax.map(row, query.positions)
 
-    def __and__(self, other: "Mask") -> "Mask":
-        """Return the mask that allows what both allow.
+    def __and__(self, other: "Mask | ArrayLike") -> "Mask":
+        """Return the mask that allows what both allow; a bool array is wrapped in `from_array`.
 
         Raises:
             ValueError: `cu_seqlens` of other keys than queries, and a mask that compares positions.
         """
-        leaves = [*leaves_of(self), *leaves_of(_operand(other))]
-        compares = any(leaf.compares_positions for leaf in leaves)
-        if compares and any(isinstance(leaf, CuSeqlens) and leaf.own_keys for leaf in leaves):
-            raise ValueError(
-                "cu_seqlens with key_offsets gives a sequence other positions among the keys than "
-                "among the queries, so no mask can compare them: pass causal=True to cu_seqlens, "
-                "or no key_offsets if both are the same"
-            )
-        return And(self, _operand(other))
+        return _both(self, _operand(other))
 
-    def __or__(self, other: "Mask") -> "Mask":
-        """Return the mask that allows what either allows."""
+    def __rand__(self, other: ArrayLike) -> "Mask":
+        """Return the mask that allows what a bool array and this mask allow."""
+        return _both(_operand(other), self)
+
+    def __or__(self, other: "Mask | ArrayLike") -> "Mask":
+        """Return the mask that allows what either allows; as `&` for a bool array."""
         return Or(self, _operand(other))
+
+    def __ror__(self, other: ArrayLike) -> "Mask":
+        """Return the mask that allows what a bool array or this mask allows."""
+        return Or(_operand(other), self)
 
     def __invert__(self) -> "Mask":
         """Return the mask that allows what this one forbids."""
@@ -164,13 +168,49 @@ class Mask:
         raise TypeError("a mask is neither true nor false: compose masks with &, | and ~")
 
 
-def _operand(other: Mask) -> Mask:
+def _operand(other: Mask | ArrayLike) -> Mask:
+    if isinstance(other, np.ndarray | jax.Array):
+        return from_array(other)
     if not isinstance(other, Mask):
         raise TypeError(
-            f"a mask composes with masks, not with {type(other).__name__}: "
-            "wrap a bool array in masks.from_array, and compose masks before block_mask"
+            f"a mask composes with masks and bool arrays, not with {type(other).__name__}: compose "
+            "masks before block_mask"
         )
     return other
+
+
+def _both(left: Mask, right: Mask) -> Mask:
+    leaves = [*leaves_of(left), *leaves_of(right)]
+    compares = any(leaf.compares_positions for leaf in leaves)
+    if compares and any(isinstance(leaf, CuSeqlens) and leaf.own_keys for leaf in leaves):
+        raise ValueError(
+            "cu_seqlens with key_offsets gives a sequence other positions among the keys than "
+            "among the queries, so no mask can compare them: pass causal=True to cu_seqlens, "
+            "or no key_offsets if both are the same"
+        )
+    return And(left, right)
+
+
+def full() -> Mask:
+    """Allow every pair. Position 2³¹ - 1, that of empty slots of a cache, is no key.
+
+    >>> print(picture(full(), 6))
+    1 1 1 1 1 1
+    1 1 1 1 1 1
+    1 1 1 1 1 1
+    1 1 1 1 1 1
+    1 1 1 1 1 1
+    1 1 1 1 1 1
+    """
+    return Full()
+
+
+@pytree_dataclass
+class Full(Mask):
+    """The mask that `full` makes."""
+
+    def key_range(self, query_position: Array) -> tuple[Array, Array]:
+        return jnp.full_like(query_position, INT32.min), jnp.full_like(query_position, INT32.max)
 
 
 def causal() -> Mask:
@@ -244,13 +284,16 @@ class Window(Mask):
         return None if None in (self.before, self.after) else self.before + self.after + 1
 
 
-def lengths(lengths: ArrayLike, query_lengths: ArrayLike | None = None) -> Mask:
+def lengths(lengths: ArrayLike, *, query_lengths: ArrayLike | None = None) -> Mask:
     """Allow keys that are tokens and not padding: 0 <= key position < length.
 
     Args:
         lengths: integers `[...]`, the number of keys of each example.
         query_lengths: integers `[...]`, the number of queries of each example; a query beyond it
             attends to no key. All queries by default.
+
+    Raises:
+        ValueError: known lengths below 0.
 
     >>> print(picture(lengths(4), 6))
     1 1 1 1 0 0
@@ -260,10 +303,17 @@ def lengths(lengths: ArrayLike, query_lengths: ArrayLike | None = None) -> Mask:
     1 1 1 1 0 0
     1 1 1 1 0 0
     """
-    keys = Lengths(to_int32("lengths", lengths, 0))
+    keys = Lengths(_checked_lengths("lengths", lengths))
     if query_lengths is None:
         return keys
-    return keys & QueryLengths(to_int32("query_lengths", query_lengths, 0))
+    return keys & QueryLengths(_checked_lengths("query_lengths", query_lengths))
+
+
+def _checked_lengths(name: str, given: ArrayLike) -> Array:
+    lengths, known = to_int32(name, given, 0), _known(given)
+    if known is not None and known.min(initial=0) < 0:
+        raise ValueError(f"{name} must be 0 or more, got {known.min()}")
+    return lengths
 
 
 @pytree_dataclass
@@ -356,6 +406,10 @@ def cu_seqlens(
         causal: whether to mask keys after the query, which are counted from the end of the
             sequence: its last query may attend to all its keys.
 
+    Raises:
+        ValueError: fewer than 2 offsets, or other numbers of them; known offsets that decrease or
+            do not begin with 0.
+
     >>> print(picture(cu_seqlens([0, 3, 5, 6]), 6))
     1 1 1 0 0 0
     1 1 1 0 0 0
@@ -364,16 +418,34 @@ def cu_seqlens(
     0 0 0 1 1 0
     0 0 0 0 0 1
     """
-    query_offsets = to_int32("query_offsets", query_offsets, 1)
+    query_offsets = _checked_offsets("query_offsets", query_offsets)
     if key_offsets is None:
         return CuSeqlens(query_offsets, query_offsets, causal, own_keys=False)
-    key_offsets = to_int32("key_offsets", key_offsets, 1)
+    key_offsets = _checked_offsets("key_offsets", key_offsets)
     if query_offsets.shape[-1] != key_offsets.shape[-1]:
         raise ValueError(
             f"{query_offsets.shape[-1]} query_offsets and {key_offsets.shape[-1]} key_offsets are "
             "for different numbers of sequences"
         )
     return CuSeqlens(query_offsets, key_offsets, causal, own_keys=True)
+
+
+def _checked_offsets(name: str, given: ArrayLike) -> Array:
+    offsets, known = to_int32(name, given, 1), _known(given)
+    if offsets.shape[-1] < 2:
+        raise ValueError(
+            f"{name} are the starts of sequences and the last end, so 2 or more, got "
+            f"{offsets.shape[-1]}"
+        )
+    if known is not None and known[..., 0].any():
+        first = known[..., 0]
+        raise ValueError(f"{name} are cumulative, so the first is 0, got {first[first != 0][0]}")
+    if known is not None and (falls := known[..., 1:] < known[..., :-1]).any():
+        raise ValueError(
+            f"{name} are cumulative, so they never decrease, but {known[..., 1:][falls][0]} "
+            f"follows {known[..., :-1][falls][0]}"
+        )
+    return offsets
 
 
 @pytree_dataclass
@@ -411,7 +483,7 @@ def prefix(length: ArrayLike) -> Mask:
     1 1 1 1 1 0
     1 1 1 1 1 1
     """
-    return lengths(length) | causal()
+    return Lengths(_checked_lengths("length", length)) | causal()
 
 
 def block(size: int) -> Mask:
@@ -626,11 +698,39 @@ def leaves_of(mask: Mask) -> Iterator[Mask]:
         yield mask
 
 
+def to_array(mask: Mask, queries: int | ArrayLike, keys: int | ArrayLike | None = None) -> Array:
+    """Return the dense form of a mask: bool `[..., T, S]`.
+
+    Args:
+        mask: its batch axes are those of the array.
+        queries: T, for positions from 0, or integer positions `[..., T]`.
+        keys: S or positions `[..., S]`; the same as the queries by default.
+
+    >>> to_array(causal(), 2, 3).tolist()
+    [[True, False, False], [True, True, False]]
+    """
+    positions = [
+        np.arange(given, dtype=np.int32) if isinstance(given, int) else to_int32(name, given, 1)
+        for name, given in (("queries", queries), ("keys", queries if keys is None else keys))
+    ]
+    batch = jnp.broadcast_shapes(*batch_shapes(mask), *(array.shape[:-1] for array in positions))
+
+    def example(mask: Mask, query: Array, key: Array) -> Array:
+        shape = query.shape[0], key.shape[0]
+        return jnp.broadcast_to(mask(query[:, None], key[None, :]), shape)
+
+    return over_batch(example, (mask, *positions), (None, 1, 1), batch)
+
+
 def picture(mask: Mask, num_queries: int, num_keys: int | None = None) -> str:
-    """Return the mask as rows of 0 and 1: queries down, keys across, positions from 0."""
-    num_keys = num_queries if num_keys is None else num_keys
-    rows, columns = (np.arange(size, dtype=np.int32) for size in (num_queries, num_keys))
-    pairs = jax.jit(lambda *positions: mask(*positions))(rows[:, None], columns[None, :])
+    """Return the mask as rows of 0 and 1: queries down, keys across, positions from 0.
+
+    Raises:
+        ValueError: the mask has batch axes.
+    """
+    pairs = jax.jit(to_array, static_argnums=(1, 2))(mask, num_queries, num_keys)
+    if pairs.ndim > 2:
+        raise ValueError(f"this mask is for a batch of {pairs.shape[:-2]}: picture draws one mask")
     return "\n".join(" ".join(str(int(pair)) for pair in row) for row in pairs.tolist())
 
 
@@ -684,6 +784,15 @@ def to_int32(name: str, given: ArrayLike, rank: int) -> Array:
                 f"{name} must lie in the range of int32, {INT32.min} to {INT32.max}, got {outside}"
             )
         return jnp.asarray(clipped.astype(jnp.int32), jnp.int32)
+
+
+def _known(given: ArrayLike) -> np.ndarray | None:
+    """Return numbers whose values are known; None if they are traced or on other processes."""
+    for leaf in jax.tree.leaves(given):
+        is_tracer = isinstance(leaf, jax.core.Tracer)
+        if is_tracer or (isinstance(leaf, jax.Array) and not leaf.is_fully_addressable):
+            return None
+    return np.asarray(given)
 
 
 def _within(position: ArrayLike, size: int) -> Array:
