@@ -25,9 +25,10 @@ from attention.primitives import masks, scores
 from attention.primitives.additive import additive_attention
 from attention.primitives.attend import attend, explain
 from attention.primitives.block_mask import BlockMask, block_mask
-from attention.primitives.cache import Cache, empty_cache
+from attention.primitives.cache import Cache, empty_cache, full_cache
 from attention.primitives.dot_product import grouped_query, multi_head, scaled_dot_product
 from attention.primitives.dropout import Dropout
+from attention.primitives.masks import Mask
 from attention.primitives.merge import merge
 from attention.primitives.positions import (
     linear_scaling,
@@ -38,18 +39,22 @@ from attention.primitives.positions import (
     yarn_scaling,
 )
 from attention.primitives.ring import ring_attend
+from attention.primitives.scores import Score
 from attention.primitives.sharded_attention import ShardedAttention, zigzag
 
 __all__ = [
     "BlockMask",
     "Cache",
     "Dropout",
+    "Mask",
+    "Score",
     "ShardedAttention",
     "additive_attention",
     "attend",
     "block_mask",
     "empty_cache",
     "explain",
+    "full_cache",
     "grouped_query",
     "linear_scaling",
     "llama3_scaling",

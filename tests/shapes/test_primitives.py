@@ -20,6 +20,7 @@ from attention import (
     attend,
     block_mask,
     empty_cache,
+    full_cache,
     grouped_query,
     masks,
     merge,
@@ -33,7 +34,6 @@ from attention import (
 )
 from attention.primitives.additive import additive_scores
 from attention.primitives.arguments import RETURNING
-from attention.primitives.cache import full_cache
 from tests.shapes.shapes import SIZE, check, shapes
 
 INPUTS = {"query": "[..., T, N, H]", "key": "[..., S, K, H]", "value": "[..., S, K, Hv]"}
@@ -213,6 +213,13 @@ SHAPES = {
         key="int32 [1, S]",
         returns="bool [T, S]",
     ),
+    "masks.full": masked(masks.full),
+    "masks.to_array": shapes(
+        lambda segments, positions: masks.to_array(masks.segments(segments), positions, SIZE.S),
+        segments="int32 [..., S]",
+        positions="int32 [T]",
+        returns="bool [..., T, S]",
+    ),
     "masks.causal": masked(masks.causal),
     "masks.window": masked(lambda: masks.window(2, after=1)),
     "masks.block": masked(lambda: masks.block(3)),
@@ -337,7 +344,7 @@ def test_shapes(name):
 
 
 def test_every_public_function_has_a_line():
-    """`explain` returns no arrays."""
+    """`explain` returns no arrays, and the two base classes have the lines of their subclasses."""
     kinds = {masks: masks.Mask, scores: scores.Score}
     members = {
         f"{module.__name__.split('.')[-1]}.{name}"
@@ -345,7 +352,7 @@ def test_every_public_function_has_a_line():
         for name, function in inspect.getmembers(module, inspect.isfunction)
         if not name.startswith("_") and inspect.signature(function).return_annotation is kind
     }
-    names = {*attention.__all__, *members} - {"explain", "masks", "scores"}
+    names = {*attention.__all__, *members} - {"Mask", "Score", "explain", "masks", "scores"}
     assert names <= {line.split(":")[0] for line in SHAPES}
     assert {*RESULTS} == {*RETURNING}
 
