@@ -222,7 +222,7 @@ class SelfAttention(Attention):
             valid = masks.lengths(context.lengths)
             if positions is not None:  # which may be others than those that lengths count
                 pairs = positions, jnp.where(context.valid(num_tokens), positions, EMPTY_SLOT)
-                valid = masks.window(None, None)  # every position but EMPTY_SLOT
+                valid = masks.full()  # every position but EMPTY_SLOT
             mask = and_mask(valid, mask, sizes, pairs)
         if self.window is not None:
             window = masks.window(self.window - 1, self.window - 1)

@@ -12,7 +12,6 @@ from jax.typing import DTypeLike
 
 from attention.primitives import masks
 from attention.primitives.attend import attend
-from attention.primitives.dense_mask import allowed_pairs
 from attention.primitives.masks import Mask
 from attention.primitives.pytree_dataclass import pytree_dataclass, static
 from attention.primitives.scores import Score
@@ -233,7 +232,7 @@ def and_mask(
     if positions is None and not per_head:  # rows and columns are positions
         return mask & masks.from_array(jnp.broadcast_to(array, (*array.shape[:-2], *sizes[-2:])))
     positions = positions or tuple(map(jnp.arange, sizes[-2:]))
-    pairs = allowed_pairs(mask, *(masks.to_int32("positions", each, 1) for each in positions))
+    pairs = masks.to_array(mask, *positions)
     array, pairs = jnp.broadcast_arrays(array, pairs[..., None, :, :] if per_head else pairs)
     return array & pairs
 

@@ -6,27 +6,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from attention.primitives.arguments import Arguments, check_arguments
-from attention.primitives.masks import Lengths, Mask, leaves_of
-from attention.primitives.pytree_dataclass import batch_shapes
-from attention.primitives.vectorize import over_batch
-from attention.primitives.visits import MaskAt
-
-
-def allowed_pairs(mask: Mask, query_positions: Array, key_positions: Array) -> Array:
-    """Return the dense form of a mask: bool `[..., T, S]`.
-
-    Args:
-        mask: with any batch axes.
-        query_positions: integers `[..., T]`.
-        key_positions: integers `[..., S]`.
-    """
-
-    def example(at: MaskAt) -> Array:
-        shape = at.query.shape[0], at.key.shape[0]
-        return jnp.broadcast_to(at.mask(at.query[:, None], at.key[None, :]), shape)
-
-    at = MaskAt(mask, query_positions, key_positions)
-    return over_batch(example, (at,), jnp.broadcast_shapes(*batch_shapes(at)))
+from attention.primitives.masks import Lengths, Mask, leaves_of, to_array
 
 
 def dense_mask(arguments: Arguments) -> Array | None:
@@ -38,7 +18,7 @@ def dense_mask(arguments: Arguments) -> Array | None:
     if arguments.mask is None:
         return None
     positions = arguments.query_positions, arguments.key_positions
-    return allowed_pairs(arguments.mask, *positions)[..., None, :, :]
+    return to_array(arguments.mask, *positions)[..., None, :, :]
 
 
 def visible_keys(mask: Mask | None, batch: Sequence[int], num_keys: int) -> Array | None:
@@ -63,5 +43,5 @@ def visible_keys(mask: Mask | None, batch: Sequence[int], num_keys: int) -> Arra
         )
     tokens = jnp.zeros((*batch, num_keys, 1, 1))
     arguments = check_arguments(tokens[..., :1, :, :], tokens, tokens, mask=mask)
-    allowed = allowed_pairs(mask, arguments.query_positions, arguments.key_positions)
+    allowed = to_array(mask, arguments.query_positions, arguments.key_positions)
     return jnp.broadcast_to(allowed[..., 0, :], (*batch, num_keys))

@@ -234,11 +234,12 @@ def check_broadcasts(name: str, leading: Sequence[int], batch: Sequence[int]) ->
 def varying_alike(arrays: Sequence[Array]) -> list[Array]:
     """Make arrays inside `shard_map` vary over the mesh axes that any of them varies over.
 
-    Functions of `jax.numpy` do this for their arguments, but the operations of a jaxpr do not.
+    Functions of `jax.numpy` do this for their arguments, but loops and the operations of a jaxpr
+    do not. Outside of `shard_map`, no array varies.
     """
     varying = [jax.typeof(array).manual_axis_type.varying for array in arrays]
-    everywhere = frozenset().union(*varying)
+    missing = [tuple(frozenset().union(*varying) - own) for own in varying]
     return [
-        jax.lax.pcast(array, tuple(everywhere - own), to="varying") if everywhere - own else array
-        for array, own in zip(arrays, varying, strict=True)
+        jax.lax.pcast(array, axes, to="varying") if axes else array
+        for array, axes in zip(arrays, missing, strict=True)
     ]

@@ -14,7 +14,14 @@ import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
-from attention.primitives.masks import Mask, PositionTiles, TileBounds, check_extent, to_int32
+from attention.primitives.masks import (
+    Mask,
+    Positions,
+    PositionTiles,
+    TileBounds,
+    check_extent,
+    to_int32,
+)
 from attention.primitives.pytree_dataclass import (
     array_field,
     batch_shapes,
@@ -217,31 +224,21 @@ def block_mask(
     given = positions or tuple(np.arange(length) for length in lengths)
     given = tuple(to_int32("positions", array, 1) for array in given)
     tile_sizes, counted = tuple(tile_sizes), positions is None
-    visits = _visits_of_batch(MaskAt(mask, *given), tile_sizes=tile_sizes, counted=counted)
+    visits = _visits_of_batch(mask, Positions(*given), tile_sizes=tile_sizes, counted=counted)
     kept = (None, None) if counted else given
     return BlockMask(mask, visits, *kept, lengths=lengths, tile_sizes=tile_sizes)
 
 
-@pytree_dataclass
-class MaskAt:
-    """A mask and the positions of the queries and keys that it is for."""
-
-    mask: Mask
-    query: Array = array_field("T")
-    key: Array = array_field("S")
-
-    def visits(self, tile_sizes: tuple[int, int], *, counted: bool) -> Visits:
-        """Compute the visits of one example."""
-        mask = self.mask.by_index(None if counted else (self.query, self.key))
-        return visits_of(mask, self.query, self.key, tile_sizes, counted=counted)
-
-
 # Under jit because outside of it each operation would be a program.
 @partial(jax.jit, static_argnames=("tile_sizes", "counted"))
-def _visits_of_batch(tree: MaskAt, *, tile_sizes: tuple[int, int], counted: bool) -> Visits:
-    batch = jnp.broadcast_shapes(*batch_shapes(tree))
-    example = partial(MaskAt.visits, tile_sizes=tile_sizes, counted=counted)
-    return over_batch(example, (tree,), batch)
+def _visits_of_batch(
+    mask: Mask, at: Positions, *, tile_sizes: tuple[int, int], counted: bool
+) -> Visits:
+    def example(mask: Mask, at: Positions) -> Visits:
+        mask = mask.by_index(None if counted else (at.query, at.key))
+        return visits_of(mask, at.query, at.key, tile_sizes, counted=counted)
+
+    return over_batch(example, (mask, at), jnp.broadcast_shapes(*batch_shapes((mask, at))))
 
 
 def check_tile_sizes(tile_sizes: tuple[int, int] | None) -> None:

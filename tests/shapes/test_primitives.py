@@ -21,6 +21,7 @@ from attention import (
     block_mask,
     dot_product_attention,
     empty_cache,
+    full_cache,
     grouped_query,
     masks,
     merge,
@@ -34,8 +35,6 @@ from attention import (
 )
 from attention.primitives.additive import additive_scores
 from attention.primitives.arguments import RETURNING
-from attention.primitives.cache import full_cache
-from attention.primitives.rotary_scaling import SCALINGS
 from tests.shapes.shapes import SIZE, check, shapes
 
 INPUTS = {"query": "[..., T, N, H]", "key": "[..., S, K, H]", "value": "[..., S, K, Hv]"}
@@ -219,6 +218,13 @@ SHAPES = {
         key="int32 [1, S]",
         returns="bool [T, S]",
     ),
+    "masks.full": masked(masks.full),
+    "masks.to_array": shapes(
+        lambda segments, positions: masks.to_array(masks.segments(segments), positions, SIZE.S),
+        segments="int32 [..., S]",
+        positions="int32 [T]",
+        returns="bool [..., T, S]",
+    ),
     "masks.causal": masked(masks.causal),
     "masks.window": masked(lambda: masks.window(2, after=1)),
     "masks.block": masked(lambda: masks.block(3)),
@@ -321,15 +327,18 @@ SHAPES = {
         returns="bfloat16 [..., T, N, H]",
     ),
     **{
-        f"rotary: {name}": shapes(
-            lambda vectors, positions, scale=scale: rotary(
-                vectors, positions, scaling=partial(scale, factor=2.0, original_length=8)
-            ),
+        name: shapes(
+            lambda vectors, positions, scaling=scaling: rotary(vectors, positions, scaling=scaling),
             vectors="[..., T, N, H]",
             positions="int32 [..., T]",
             returns="[..., T, N, H]",
         )
-        for name, scale in SCALINGS.items()
+        for name, scaling in {
+            "linear_scaling": attention.linear_scaling(2.0),
+            "ntk_scaling": attention.ntk_scaling(2.0),
+            "llama3_scaling": attention.llama3_scaling(2.0, original_length=8),
+            "yarn_scaling": attention.yarn_scaling(2.0, original_length=8),
+        }.items()
     },
 }
 
@@ -340,7 +349,7 @@ def test_shapes(name):
 
 
 def test_every_public_function_has_a_line():
-    """`explain` returns no arrays."""
+    """`explain` returns no arrays, and the two base classes have the lines of their subclasses."""
     kinds = {masks: masks.Mask, scores: scores.Score}
     members = {
         f"{module.__name__.split('.')[-1]}.{name}"
@@ -348,7 +357,7 @@ def test_every_public_function_has_a_line():
         for name, function in inspect.getmembers(module, inspect.isfunction)
         if not name.startswith("_") and inspect.signature(function).return_annotation is kind
     }
-    names = {*attention.__all__, *members} - {"explain", "masks", "scores"}
+    names = {*attention.__all__, *members} - {"Mask", "Score", "explain", "masks", "scores"}
     assert names <= {line.split(":")[0] for line in SHAPES}
     assert {*RESULTS} == {*RETURNING}
 

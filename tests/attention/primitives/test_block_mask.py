@@ -25,7 +25,7 @@ LEAVES = st.one_of(
     st.just(masks.causal()),
     st.builds(masks.window, st.none() | st.integers(0, 5), st.none() | st.integers(0, 3)),
     st.builds(masks.lengths, st.integers(0, 20)),
-    st.builds(masks.lengths, st.integers(0, 20), st.integers(0, 20)),
+    st.builds(masks.lengths, st.integers(0, 20), query_lengths=st.integers(0, 20)),
     st.builds(masks.block, st.integers(1, 9)),
     st.builds(masks.prefix, st.integers(0, 9)),
     st.just(masks.from_array(ARRAY)),
@@ -100,7 +100,7 @@ SIMPLE = [
     masks.window(3, 1),
     masks.window(None, 2),
     masks.lengths(7),
-    masks.lengths(9, 6),
+    masks.lengths(9, query_lengths=6),
     masks.block(5),
     masks.prefix(4),
     ~masks.causal(),
@@ -225,20 +225,14 @@ def test_block_mask_of_another_length_raises():
         attend(QUERY, KEY, VALUE, mask=blocks)
 
 
-def test_function_with_tile_bounds_is_not_evaluated_per_pair():
-    evaluated = []
+def causal_bounds(query, key):
+    return masks.TileBounds(any=key.low <= query.high, all=key.high <= query.low)
 
-    def function(query, key):
-        evaluated.append(True)
-        return key <= query
 
-    mask = masks.from_function(
-        function, tile_bounds=lambda query, key: masks.causal().tile_bounds(query, key)
-    )
-    evaluated.clear()
+def test_tile_bounds_of_a_function():
+    mask = masks.from_function(lambda query, key: key <= query, tile_bounds=causal_bounds)
     tiles = PositionTiles.of(jnp.arange(T).reshape(-1, ROWS))
     found = mask.tile_bounds(tiles, tiles)
-    assert not evaluated
     np.testing.assert_array_equal(found.any, np.tril(np.ones((3, 3), bool)))
     np.testing.assert_array_equal(found.all, np.tril(np.ones((3, 3), bool), -1))
 
@@ -249,6 +243,36 @@ def test_rows_visit_at_most_the_tiles_of_the_band(mask, sizes):
     shape = tuple(-(-48 // size) for size in sizes)
     counts = block_mask(mask, 48, tile_sizes=sizes).visits.counts
     assert max(counts.tolist()) <= most_visits(mask, shape, sizes) < shape[1]
+
+
+def test_tile_bounds_with_arrays():
+    """Each of the functions closes over an array, and both take another one."""
+    before, after = jnp.int32(3), jnp.int32(2)
+    mask = masks.from_function(
+        lambda query, key, after: (key >= query - before) & (key <= query + after),
+        after,
+        tile_bounds=lambda query, key, after: masks.TileBounds(
+            any=(key.high >= query.low - before) & (key.low <= query.high + after), all=False
+        ),
+    )
+    blocks = block_mask(mask, T, tile_sizes=(ROWS, COLUMNS))
+    assert sum(blocks.visits.counts.tolist()) < (T // ROWS) * (T // COLUMNS)  # some are skipped
+    inputs = QUERY, KEY[..., :T, :, :], VALUE[..., :T, :, :]
+    output = attend(*inputs, mask=blocks, implementation="tiled")
+    expected = attend(*inputs, mask=masks.window(3, 2))
+    np.testing.assert_allclose(output, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "bounds, sentence",
+    [
+        (lambda query, key: key.low <= query.high, r"must return bool\[\], bool\[\], got bool\[\]"),
+        (lambda query: query, r"receives \(query.low, .*, key.high\), and raised"),
+    ],
+)
+def test_wrong_tile_bounds_raise(bounds, sentence):
+    with pytest.raises(TypeError, match=sentence):
+        masks.from_function(lambda query, key: key <= query, tile_bounds=bounds)
 
 
 def test_visited_tiles_of_a_row_come_first():

@@ -83,9 +83,9 @@ def test_a_piece_longer_than_the_cache_with_few_valid_tokens():
 def test_ring_equals_window():
     ring, (query, key, value) = empty((B,), 3, ring=True), query_key_value((B,))
     key, value = key[:, :T], value[:, :T]
-    through = jax.jit(
-        lambda ring, query, key, value: attend(query, ring.extend(key, value)[1])
-    )(ring, query, key, value)
+    through = jax.jit(lambda ring, query, key, value: attend(query, ring.extend(key, value)[1]))(
+        ring, query, key, value
+    )
     windowed = attend(query, key, value, mask=masks.window(before=2, after=None))
     np.testing.assert_allclose(through, windowed, atol=1e-6)
 

@@ -54,7 +54,11 @@ def test_named_implementation_that_cannot_compute_a_call_raises():
 
 @pytest.mark.parametrize(
     "name, hint",
-    [("tield", "; did you mean 'tiled'?"), ("Reference", "; did you mean 'reference'?"), ("flex", "")],
+    [
+        ("tield", "; did you mean 'tiled'?"),
+        ("Reference", "; did you mean 'reference'?"),
+        ("flex", ""),
+    ],
 )
 def test_unknown_implementation_raises_with_all_names(name, hint):
     with pytest.raises(ValueError) as caught:

@@ -80,7 +80,12 @@ def test_zigzag_is_a_permutation():
         (P(None, "sequence"), {}, (2, 7, 4, 3), "do not divide query length T=7"),
         (P(None, None, None, "sequence"), {}, (2, 6, 4, 2), "only the batch axes, T and N"),
         (P(None, "sequence"), {"returning": ("weights",)}, (2, 6, 4, 3), "not weights"),
-        (P(None, "sequence"), {"implementation": "reference"}, (2, 6, 4, 3), "'tiled', not 'reference'"),
+        (
+            P(None, "sequence"),
+            {"implementation": "reference"},
+            (2, 6, 4, 3),
+            "'tiled', not 'reference'",
+        ),
     ],
 )
 def test_refusals(spec, options, shape, message):
