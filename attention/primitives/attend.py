@@ -1,7 +1,7 @@
 """The public function: validate, choose an implementation, call it; and explain the choice."""
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from inspect import signature
 from typing import Any
@@ -10,6 +10,7 @@ import jax
 from jax import Array
 from jax.typing import ArrayLike
 
+from attention.primitives import kernels
 from attention.primitives.arguments import Arguments, check_arguments
 from attention.primitives.block_mask import BlockMask
 from attention.primitives.choice import one_of
@@ -35,13 +36,13 @@ class Implementation:
             if it can.
         run: (arguments, platform) → "output" and what `arguments.returning` names.
         preference: (arguments, platform) → why it is the default for arguments that it can
-            compute; None if another should be tried first.
+            compute; None if another should be tried first. None = never the default.
     """
 
     name: str
     refusal: Callable[[Arguments, str], str | None]
     run: Callable[[Arguments, str], dict[str, Array]]
-    preference: Callable[[Arguments, str], str | None]
+    preference: Callable[[Arguments, str], str | None] | None = None
 
 
 @dataclass(frozen=True)
@@ -118,8 +119,10 @@ def attend(
             narrower inputs are computed in their dtype, on a CPU by tiles in float32; all are
             accumulated in float32.
         tile_sizes: queries and keys per tile of the "tiled" implementation.
-        implementation: "reference" or "tiled": that one, or an error with the reason. By default
-            it is chosen for the arguments and the platform that the computation is lowered for, if
+        implementation: "reference", "tiled" or "tokamax" (first-order reverse mode only; needs
+            `pip install attention[kernels]`), or one of its own: "tokamax:mosaic",
+            "tokamax:triton", "tokamax:cudnn", "tokamax:xla_chunked" or "tokamax:xla". A name means
+            that one, or an error with the reason. By default it is chosen for the arguments and the platform that the computation is lowered for, if
             this process has a device of that platform; `explain` reports it. An export
             (`jax.export`) for any other platform contains the choice for the default device.
 
@@ -218,12 +221,11 @@ def choose(arguments: Arguments, name: str | None, platform: str) -> Choice:
         raise ValueError(
             f"implementation {name!r} cannot compute this: {why}; {', '.join(able)} could"
         )
-    refusals = {
-        one.name: why for one in IMPLEMENTATIONS if (why := one.refusal(arguments, platform))
-    }
-    for one in IMPLEMENTATIONS:
+    defaults = [one for one in IMPLEMENTATIONS if one.preference]
+    refusals = {one.name: why for one in defaults if (why := one.refusal(arguments, platform))}
+    for one in defaults:
         if one.name not in refusals and (reason := one.preference(arguments, platform)):
-            return Choice(one, f"{reason} on {platform}", refusals)
+            return Choice(one, f"{reason} on {platform}", refusals | BY_NAME_ONLY)
     raise AssertionError("the reference takes everything")
 
 
@@ -231,10 +233,11 @@ def attend_by(arguments: Arguments, name: str | None) -> dict[str, Array]:
     """Run the implementation of the platform, of those with devices, that is lowered for."""
 
     def results(choice: Choice, platform: str, arguments: Arguments) -> dict[str, Array]:
+        arguments = replace(arguments, scale=scale)  # not traced, unless it was before
         found = choice.implementation.run(arguments, platform)
         return {name: found[name] for name in ("output", *arguments.returning)}
 
-    runs, error = {}, None
+    runs, error, scale = {}, None, arguments.scale
     for platform in available_platforms():
         try:
             runs[platform] = partial(results, choose(arguments, name, platform), platform)
@@ -284,6 +287,8 @@ def _everywhere(run: Callable[[Arguments], dict[str, Array]]) -> Callable[..., d
 # Up to this many pairs of one head, tiles cost more than they save (measured on a CPU).
 FEW_PAIRS = 64 * 64
 
+BY_NAME_ONLY = {"tokamax": "by name only: no committed page has measured it"}
+
 IMPLEMENTATIONS = (
     Implementation("tiled", _refusal_of_tiles, attend_in_tiles, _preference_for_tiles),
     Implementation(
@@ -295,5 +300,13 @@ IMPLEMENTATIONS = (
         ),
         _everywhere(attend_by_definition),
         lambda arguments, _: _few_pairs(arguments) or "there is nothing to cut into tiles",
+    ),
+    *(
+        Implementation(
+            name,
+            partial(kernels.refusal, name=name),
+            partial(kernels.attend_by_tokamax, name=name),
+        )
+        for name in kernels.PLATFORMS
     ),
 )

@@ -1,0 +1,283 @@
+"""Adapter to `tokamax` (OpenXLA), which has kernels for GPUs and TPUs: cuDNN, Triton and Mosaic.
+
+It is chosen by name only, as implementation "tokamax" or, for one of its own, "tokamax:cudnn". It
+is imported when it is first used.
+
+tokamax defines neither the output of a fully masked query nor which outputs a NaN reaches. So it
+computes with finite inputs and at least one visible key for each query, and the output and the
+gradients of those queries are replaced here.
+"""
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache, reduce
+from importlib.util import find_spec
+from math import prod
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from attention.primitives.arguments import Arguments
+from attention.primitives.dense_mask import dense_mask
+from attention.primitives.first_order import first_order
+from attention.primitives.masks import And, Causal, Lengths, Mask, QueryLengths, Window
+from attention.primitives.nonfinite import replace_nonfinite
+from attention.primitives.scores import BiasArray, Softcap
+
+Tree = Any
+
+# The platforms of each implementation in tokamax; None = all.
+PLATFORMS = {
+    "tokamax": None,
+    "tokamax:mosaic": ("cuda", "tpu"),
+    "tokamax:triton": ("cuda",),
+    "tokamax:cudnn": ("cuda",),
+    "tokamax:xla_chunked": None,
+    "tokamax:xla": None,
+}
+# What "tokamax" tries, in this order. Without a kernel, memory still is linear.
+ANY = {"cuda": ("mosaic", "triton", "xla_chunked"), "tpu": ("mosaic", "xla_chunked")}
+
+
+def refusal(arguments: Arguments, platform: str, name: str = "tokamax") -> str | None:
+    """Return why tokamax cannot compute this, in half a sentence; None if it can.
+
+    Args:
+        arguments: of `attend`.
+        platform: "cpu", "cuda", "rocm" or "tpu".
+        name: one of `PLATFORMS`.
+    """
+    inputs = arguments.query, arguments.key, arguments.value
+    dtypes = sorted({str(array.dtype) for array in inputs})
+    if (platforms := PLATFORMS[name]) and platform not in platforms:
+        return f"it runs on {' and '.join(platforms)}, and the platform is {platform}"
+    if not _installed():
+        return "tokamax is not installed: pip install attention[kernels]"
+    if not all(array.size for array in inputs):
+        return "an input is empty"
+    if dtypes not in (["bfloat16"], ["float32"]):
+        return f"its inputs are all float32 or all bfloat16, and these are {', '.join(dtypes)}"
+    if arguments.dropout is not None:
+        return "it does not implement this dropout"
+    if arguments.sinks:
+        return "it does not implement attention sinks"
+    kinds = [type(score) for score in arguments.scores]
+    biases = [BiasArray] * kinds.count(BiasArray)
+    if kinds not in (biases, [*biases, Softcap]):
+        return "its only score functions are bias arrays, and one softcap after them"
+    if biases and not arguments.counted:
+        return "a bias at explicit positions needs a gather"
+    if arguments.returning:
+        return f"it does not return {', '.join(sorted(arguments.returning))}"
+    if arguments.tile_sizes is not None and arguments.block_mask is None:
+        return "it does not take tile sizes"
+    return None
+
+
+@cache
+def _installed() -> bool:
+    return find_spec("tokamax") is not None
+
+
+def attend_by_tokamax(
+    arguments: Arguments, platform: str, name: str = "tokamax"
+) -> dict[str, Array]:
+    """Return "output" `[..., T, N, Hv]` for arguments that are not refused.
+
+    Reverse mode of first order is the only derivative. A scale that is an array is multiplied into
+    the query, and rounded to its dtype.
+
+    Args:
+        arguments: of `attend`.
+        platform: that the computation is lowered for.
+        name: one of `PLATFORMS`.
+
+    Raises:
+        NotImplementedError: by tokamax, for what one of its implementations cannot compute on this
+            device; for derivatives of gradients.
+    """
+    options: dict[str, Any] = {
+        "implementation": name.partition(":")[2] or ANY.get(platform, "xla_chunked"),
+        "precision": jax.lax.Precision[arguments.precision.upper()],
+        "scale": 1.0,
+    }
+    biases = [score.array for score in arguments.scores if isinstance(score, BiasArray)]
+    if len(biases) < len(arguments.scores):
+        options["logits_soft_cap"] = arguments.scores[-1].limit
+    inputs = {"query": arguments.query, "key": arguments.key, "value": arguments.value}
+    inputs["biases"] = biases
+    if isinstance(arguments.scale, Array):
+        inputs["scale"] = arguments.scale
+    else:
+        options["scale"] = float(arguments.scale)
+    # Residuals of the gradient contain the mask itself, not a dense array.
+    without = dict.fromkeys(("query", "key", "value", "scale", "block_mask"))
+    pairs = replace(arguments, scores=(), **without)
+
+    def function(inputs: Tree, pairs: Arguments) -> Array:
+        return _forward(lambda call, inputs: (call(inputs), None), options, inputs, pairs)[0]
+
+    def forward(inputs: Tree, pairs: Arguments) -> tuple[Array, Tree]:
+        return _forward(jax.vjp, options, inputs, pairs)
+
+    return {"output": first_order(name, function, forward, _backward, inputs, pairs)}
+
+
+def _forward(
+    transform: Callable[..., tuple[Array, Tree]],
+    options: dict[str, Any],
+    inputs: Tree,
+    pairs: Arguments,
+) -> tuple[Array, Tree]:
+    """Return the output, and what `_backward` needs.
+
+    Args:
+        transform: of a function and its argument, to its result and pullback.
+        options: of tokamax, without masks.
+        inputs: with gradients.
+        pairs: the mask and positions.
+    """
+    query, key, value, *nonfinite = replace_nonfinite(
+        inputs["query"], inputs["key"], inputs["value"], pairs.nonfinite_keys
+    )
+    inputs = inputs | {"query": query, "key": key, "value": value}
+    with _settings():
+        output, pullback = transform(lambda inputs: _call(options, inputs, pairs), inputs)
+        visible, rows, keys = _edge_cases(pairs, *nonfinite)
+        output = jnp.where(rows[..., None], jnp.nan, jnp.where(visible[..., None], output, 0))
+    return output, (pullback, visible, rows, keys)
+
+
+def _backward(residuals: Tree, pairs: Arguments, cotangent: Array) -> Tree:
+    """Return gradients: 0 from fully masked queries, NaN of inputs of NaN outputs."""
+    pullback, visible, rows, keys = residuals
+    with _settings():
+        (gradients,) = pullback(jnp.where((visible & ~rows)[..., None], cotangent, 0))
+        nan_of = {"query": rows[..., None], "key": keys[..., None], "value": keys[..., None]}
+        nan_of |= {"scale": rows.any()} if "scale" in gradients else {}
+        nan_of["biases"] = [_sum_to(array.shape, rows, pairs) for array in gradients["biases"]]
+        return jax.tree.map(lambda x, where: jnp.where(where, jnp.nan, x), gradients, nan_of)
+
+
+@contextmanager
+def _settings() -> Iterator[None]:
+    """Set what tokamax relies on: promotion of dtypes and ranks, and parsed flags of absl.
+
+    If the program has not parsed its flags, tokamax parses the command line, and older versions
+    fail on what they do not know there. Flags that are marked as parsed have their defaults.
+    """
+    from absl import flags
+
+    if not flags.FLAGS.is_parsed():
+        flags.FLAGS.mark_as_parsed()
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield
+
+
+def _edge_cases(
+    pairs: Arguments, nonfinite_queries: Array, nonfinite_keys: Array
+) -> tuple[Array, Array, Array]:
+    """Return which queries attend to a key, which to NaN, and the keys that the latter attend to.
+
+    Args:
+        pairs: the mask and positions.
+        nonfinite_queries: bool `[..., T, N]`.
+        nonfinite_keys: bool `[..., S, K]`.
+
+    Returns:
+        bool `[..., T|1, N|1]`, `[..., T, N]`, `[..., S, K]`.
+    """
+    allowed = _allowed(pairs)
+    queries, keys = (jnp.swapaxes(x, -1, -2) for x in (nonfinite_queries, nonfinite_keys))
+    groups = queries.shape[-2] // keys.shape[-2]
+
+    def spread() -> tuple[Array, Array]:
+        nonfinite = queries[..., None] | jnp.repeat(keys, groups, axis=-2)[..., None, :]
+        rows = (allowed & nonfinite).any(axis=-1)  # [..., N, T]
+        seen = (allowed & rows[..., None]).any(axis=-2)  # [..., N, S|1]
+        seen = seen.reshape(*keys.shape[:-1], groups, -1).any(axis=-2)
+        return rows, jnp.broadcast_to(seen, keys.shape)
+
+    # Rarely computed, since it takes as many operations as a small head has products.
+    some = nonfinite_queries.any() | nonfinite_keys.any()
+    rows, keys = jax.lax.cond(some, spread, lambda: (queries & False, keys & False))
+    return tuple(jnp.swapaxes(x, -1, -2) for x in (allowed.any(axis=-1), rows, keys))
+
+
+def _allowed(pairs: Arguments) -> Array:
+    """Return the mask as bool `[..., N|1, T|1, S|1]`."""
+    allowed = dense_mask(pairs)
+    return jnp.ones((1, 1, 1), bool) if allowed is None else allowed
+
+
+def _sum_to(shape: tuple[int, ...], rows: Array, pairs: Arguments) -> Array:
+    """Return which entries of an array that broadcasts to the scores are of pairs of some rows."""
+    nan = _allowed(pairs) & jnp.swapaxes(rows, -1, -2)[..., None]
+    axes = range(-nan.ndim, -len(shape)), (n for n in range(-len(shape), 0) if shape[n] == 1)
+    return jnp.any(nan, axis=tuple(itertools.chain(*axes)), keepdims=True).reshape(shape)
+
+
+def _call(options: dict[str, Any], inputs: Tree, pairs: Arguments) -> Array:
+    """Call tokamax with one batch axis."""
+    import tokamax
+
+    query, key, value = inputs["query"], inputs["key"], inputs["value"]
+    batch, num_keys = query.shape[:-3], key.shape[-3]
+    shape = *query.shape[:-1], value.shape[-1]
+    if "scale" in inputs:
+        query = (query * inputs["scale"]).astype(query.dtype)
+    if inputs["biases"]:
+        options = options | {"bias": _one_batch_axis(sum(inputs["biases"]), batch)}
+    output = tokamax.dot_product_attention(
+        *(array.reshape(-1, *array.shape[-3:]) for array in (query, key, value)),
+        **options,
+        **_translated(pairs, batch, num_keys),
+    )
+    return output.reshape(shape)
+
+
+def _translated(pairs: Arguments, batch: tuple[int, ...], num_keys: int) -> dict[str, Any]:
+    """Return the mask as arguments of tokamax, in which every query attends to a key.
+
+    Lengths of queries are left out: kernels make a dense mask of them, and the output is set to 0
+    anyway. So is a window together with lengths, which can mask all keys of a query.
+    """
+    leaves = [] if pairs.mask is None else list(_conjuncts(pairs.mask))
+    lengths = [leaf.lengths for leaf in leaves if isinstance(leaf, Lengths)]
+    bands = [leaf for leaf in leaves if isinstance(leaf, Causal | Window)]
+    before = [band.before for band in bands if getattr(band, "before", None) is not None]
+    after = [getattr(band, "after", 0) for band in bands]
+    after = [reach for reach in after if reach is not None]
+    known = all(isinstance(leaf, Causal | Window | Lengths | QueryLengths) for leaf in leaves)
+    if not (leaves and known and pairs.counted) or (lengths and before):
+        if (allowed := dense_mask(pairs)) is None:
+            return {}
+        allowed |= ~allowed.any(axis=-1, keepdims=True)
+        return {"mask": _one_batch_axis(allowed, batch)}
+    words: dict[str, Any] = {"is_causal": 0 in after}
+    if before or (after and 0 not in after):
+        reach = (min([num_keys, *side]) for side in (before, after))
+        words["local_window_size"] = tuple(reach)
+    if lengths:
+        shortest = jnp.clip(reduce(jnp.minimum, lengths), 1, num_keys)
+        words["key_value_seq_lengths"] = jnp.broadcast_to(shortest, batch).reshape(-1)
+    return words
+
+
+def _conjuncts(mask: Mask) -> Iterator[Mask]:
+    if isinstance(mask, And):
+        yield from _conjuncts(mask.left)
+        yield from _conjuncts(mask.right)
+    else:
+        yield mask
+
+
+def _one_batch_axis(array: Array, batch: tuple[int, ...]) -> Array:
+    """Return `[B|1, N|1, T|1, S|1]` from `[..., N|1, T|1, S|1]`."""
+    if prod(array.shape[:-3]) > 1:
+        array = jnp.broadcast_to(array, (*batch, *array.shape[-3:]))
+    return array.reshape(-1, *array.shape[-3:])
