@@ -122,9 +122,10 @@ def attend(
         implementation: "reference", "tiled" or "tokamax" (first-order reverse mode only; needs
             `pip install attention[kernels]`), or one of its own: "tokamax:mosaic",
             "tokamax:triton", "tokamax:cudnn", "tokamax:xla_chunked" or "tokamax:xla". A name means
-            that one, or an error with the reason. By default it is chosen for the arguments and the platform that the computation is lowered for, if
-            this process has a device of that platform; `explain` reports it. An export
-            (`jax.export`) for any other platform contains the choice for the default device.
+            that one, or an error with the reason. By default it is chosen for the arguments and
+            the platform that the computation is lowered for, if this process has a device of that
+            platform; `explain` reports it. An export (`jax.export`) for any other platform contains
+            the choice for the default device.
 
     Returns:
         The output `[..., T, N, Hv]` in the query's dtype, or with `returning` a pair of it and a

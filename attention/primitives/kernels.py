@@ -8,7 +8,6 @@ computes with finite inputs and at least one visible key for each query, and the
 gradients of those queries are replaced here.
 """
 
-import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -100,20 +99,19 @@ def attend_by_tokamax(
         NotImplementedError: by tokamax, for what one of its implementations cannot compute on this
             device; for derivatives of gradients.
     """
-    options: dict[str, Any] = {
-        "implementation": name.partition(":")[2] or ANY.get(platform, "xla_chunked"),
-        "precision": jax.lax.Precision[arguments.precision.upper()],
-        "scale": 1.0,
-    }
-    biases = [score.array for score in arguments.scores if isinstance(score, BiasArray)]
-    if len(biases) < len(arguments.scores):
-        options["logits_soft_cap"] = arguments.scores[-1].limit
+    options = {"implementation": name.partition(":")[2] or ANY.get(platform, "xla_chunked")}
+    if platform == "cpu":  # JAX fails to lower others of bfloat16 under strict dtype promotion
+        options["precision"] = jax.lax.DotAlgorithmPreset.F32_F32_F32
+    else:
+        options["precision"] = jax.lax.Precision[arguments.precision.upper()]
     inputs = {"query": arguments.query, "key": arguments.key, "value": arguments.value}
-    inputs["biases"] = biases
     if isinstance(arguments.scale, Array):
-        inputs["scale"] = arguments.scale
+        inputs["scale"], options["scale"] = arguments.scale, 1.0
     else:
         options["scale"] = float(arguments.scale)
+    inputs["biases"] = [score.array for score in arguments.scores if isinstance(score, BiasArray)]
+    if len(inputs["biases"]) < len(arguments.scores):
+        options["logits_soft_cap"] = arguments.scores[-1].limit
     # Residuals of the gradient contain the mask itself, not a dense array.
     without = dict.fromkeys(("query", "key", "value", "scale", "block_mask"))
     pairs = replace(arguments, scores=(), **without)
@@ -159,7 +157,7 @@ def _backward(residuals: Tree, pairs: Arguments, cotangent: Array) -> Tree:
         (gradients,) = pullback(jnp.where((visible & ~rows)[..., None], cotangent, 0))
         nan_of = {"query": rows[..., None], "key": keys[..., None], "value": keys[..., None]}
         nan_of |= {"scale": rows.any()} if "scale" in gradients else {}
-        nan_of["biases"] = [_sum_to(array.shape, rows, pairs) for array in gradients["biases"]]
+        nan_of["biases"] = [_of_bias(x, rows, keys, pairs) for x in gradients["biases"]]
         return jax.tree.map(lambda x, where: jnp.where(where, jnp.nan, x), gradients, nan_of)
 
 
@@ -214,11 +212,12 @@ def _allowed(pairs: Arguments) -> Array:
     return jnp.ones((1, 1, 1), bool) if allowed is None else allowed
 
 
-def _sum_to(shape: tuple[int, ...], rows: Array, pairs: Arguments) -> Array:
-    """Return which entries of an array that broadcasts to the scores are of pairs of some rows."""
-    nan = _allowed(pairs) & jnp.swapaxes(rows, -1, -2)[..., None]
-    axes = range(-nan.ndim, -len(shape)), (n for n in range(-len(shape), 0) if shape[n] == 1)
-    return jnp.any(nan, axis=tuple(itertools.chain(*axes)), keepdims=True).reshape(shape)
+def _of_bias(bias: Array, rows: Array, keys: Array, pairs: Arguments) -> Array:
+    """Return which entries of a bias are added to the scores of visible keys in some rows."""
+    rows = jnp.swapaxes(rows, -1, -2)[..., None]  # [..., N, T, 1]
+    shape = (*rows.shape[:-1], keys.shape[-2])
+    spread = jnp.broadcast_to(_allowed(pairs) & rows, shape).astype(bias.dtype)
+    return jax.vjp(lambda bias: jnp.broadcast_to(bias, shape), bias)[1](spread)[0] > 0
 
 
 def _call(options: dict[str, Any], inputs: Tree, pairs: Arguments) -> Array:
@@ -247,12 +246,11 @@ def _translated(pairs: Arguments, batch: tuple[int, ...], num_keys: int) -> dict
     anyway. So is a window together with lengths, which can mask all keys of a query.
     """
     leaves = [] if pairs.mask is None else list(_conjuncts(pairs.mask))
+    leaves = [Window(None, 0) if isinstance(leaf, Causal) else leaf for leaf in leaves]
     lengths = [leaf.lengths for leaf in leaves if isinstance(leaf, Lengths)]
-    bands = [leaf for leaf in leaves if isinstance(leaf, Causal | Window)]
-    before = [band.before for band in bands if getattr(band, "before", None) is not None]
-    after = [getattr(band, "after", 0) for band in bands]
-    after = [reach for reach in after if reach is not None]
-    known = all(isinstance(leaf, Causal | Window | Lengths | QueryLengths) for leaf in leaves)
+    bands = [(leaf.before, leaf.after) for leaf in leaves if isinstance(leaf, Window)]
+    before, after = ([band[n] for band in bands if band[n] is not None] for n in (0, 1))
+    known = all(isinstance(leaf, Window | Lengths | QueryLengths) for leaf in leaves)
     if not (leaves and known and pairs.counted) or (lengths and before):
         if (allowed := dense_mask(pairs)) is None:
             return {}
@@ -260,8 +258,7 @@ def _translated(pairs: Arguments, batch: tuple[int, ...], num_keys: int) -> dict
         return {"mask": _one_batch_axis(allowed, batch)}
     words: dict[str, Any] = {"is_causal": 0 in after}
     if before or (after and 0 not in after):
-        reach = (min([num_keys, *side]) for side in (before, after))
-        words["local_window_size"] = tuple(reach)
+        words["local_window_size"] = min([num_keys, *before]), min([num_keys, *after])
     if lengths:
         shortest = jnp.clip(reduce(jnp.minimum, lengths), 1, num_keys)
         words["key_value_seq_lengths"] = jnp.broadcast_to(shortest, batch).reshape(-1)
