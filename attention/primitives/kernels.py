@@ -1,7 +1,7 @@
 """Adapter to `tokamax` (OpenXLA), which has kernels for GPUs and TPUs: cuDNN, Triton and Mosaic.
 
 It is chosen by name only, as implementation "tokamax" or, for one of its own, "tokamax:cudnn". It
-is imported when it is first used.
+is imported when it is first used. Its loops and kernels need `check_vma=False` in `jax.shard_map`.
 
 tokamax defines neither the output of a fully masked query nor which outputs a NaN reaches. So it
 computes with finite inputs and at least one visible key for each query, and the output and the
@@ -11,7 +11,7 @@ gradients of those queries are replaced here.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache, reduce
+from functools import reduce
 from importlib.util import find_spec
 from math import prod
 from typing import Any
@@ -54,7 +54,7 @@ def refusal(arguments: Arguments, platform: str, name: str = "tokamax") -> str |
     dtypes = sorted({str(array.dtype) for array in inputs})
     if (platforms := PLATFORMS[name]) and platform not in platforms:
         return f"it runs on {' and '.join(platforms)}, and the platform is {platform}"
-    if not _installed():
+    if find_spec("tokamax") is None:
         return "tokamax is not installed: pip install attention[kernels]"
     if not all(array.size for array in inputs):
         return "an input is empty"
@@ -77,11 +77,22 @@ def refusal(arguments: Arguments, platform: str, name: str = "tokamax") -> str |
     return None
 
 
-@cache
-def _installed() -> bool:
-    return find_spec("tokamax") is not None
+@contextmanager
+def _settings() -> Iterator[None]:
+    """Set what tokamax relies on: promotion of dtypes and ranks, and parsed flags of absl.
+
+    In a program that did not parse its flags, tokamax would parse the command line, and fail on
+    what it does not know there. Flags that are only marked as parsed have their defaults.
+    """
+    from absl import flags
+
+    if not flags.FLAGS.is_parsed():
+        flags.FLAGS.mark_as_parsed()
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield
 
 
+@_settings()
 def attend_by_tokamax(
     arguments: Arguments, platform: str, name: str = "tokamax"
 ) -> dict[str, Array]:
@@ -99,81 +110,69 @@ def attend_by_tokamax(
         NotImplementedError: by tokamax, for what one of its implementations cannot compute on this
             device; for derivatives of gradients.
     """
-    options = {"implementation": name.partition(":")[2] or ANY.get(platform, "xla_chunked")}
-    if platform == "cpu":  # JAX fails to lower others of bfloat16 under strict dtype promotion
+    query, key, value, *nonfinite = replace_nonfinite(
+        arguments.query, arguments.key, arguments.value, arguments.nonfinite_keys
+    )
+    scale = arguments.scale
+    if isinstance(scale, Array):
+        query, scale = (query * scale).astype(query.dtype), 1.0
+    options = {
+        "implementation": name.partition(":")[2] or ANY.get(platform, "xla_chunked"),
+        "precision": jax.lax.Precision[arguments.precision.upper()],
+        "scale": float(scale),
+    }
+    if platform == "cpu":  # JAX cannot lower others of bfloat16 under strict dtype promotion
         options["precision"] = jax.lax.DotAlgorithmPreset.F32_F32_F32
-    else:
-        options["precision"] = jax.lax.Precision[arguments.precision.upper()]
-    inputs = {"query": arguments.query, "key": arguments.key, "value": arguments.value}
-    if isinstance(arguments.scale, Array):
-        inputs["scale"], options["scale"] = arguments.scale, 1.0
-    else:
-        options["scale"] = float(arguments.scale)
-    inputs["biases"] = [score.array for score in arguments.scores if isinstance(score, BiasArray)]
-    if len(inputs["biases"]) < len(arguments.scores):
+    biases = [score.array for score in arguments.scores if isinstance(score, BiasArray)]
+    if len(biases) < len(arguments.scores):
         options["logits_soft_cap"] = arguments.scores[-1].limit
     # Residuals of the gradient contain the mask itself, not a dense array.
-    without = dict.fromkeys(("query", "key", "value", "scale", "block_mask"))
-    pairs = replace(arguments, scores=(), **without)
+    without = dict.fromkeys(("query", "key", "value", "scale", "block_mask", "nonfinite_keys"))
+    constants = replace(arguments, scores=(), **without), *nonfinite
 
-    def function(inputs: Tree, pairs: Arguments) -> Array:
-        return _forward(lambda call, inputs: (call(inputs), None), options, inputs, pairs)[0]
+    def function(inputs: Tree, constants: Tree) -> Array:
+        return _forward(lambda call, *inputs: (call(*inputs), None), options, inputs, constants)[0]
 
-    def forward(inputs: Tree, pairs: Arguments) -> tuple[Array, Tree]:
-        return _forward(jax.vjp, options, inputs, pairs)
+    def forward(inputs: Tree, constants: Tree) -> tuple[Array, Tree]:
+        return _forward(jax.vjp, options, inputs, constants)
 
-    return {"output": first_order(name, function, forward, _backward, inputs, pairs)}
+    inputs = query, key, value, sum(biases) if biases else None
+    return {"output": first_order(name, function, forward, _backward, inputs, constants)}
 
 
+@_settings()
 def _forward(
-    transform: Callable[..., tuple[Array, Tree]],
-    options: dict[str, Any],
-    inputs: Tree,
-    pairs: Arguments,
+    transform: Callable[..., tuple[Array, Tree]], options: Tree, inputs: Tree, constants: Tree
 ) -> tuple[Array, Tree]:
-    """Return the output, and what `_backward` needs.
+    """Return the output and the residuals of `_backward`.
 
     Args:
-        transform: of a function and its argument, to its result and pullback.
-        options: of tokamax, without masks.
-        inputs: with gradients.
-        pairs: the mask and positions.
+        transform: of a function and its arguments, to its result and pullback.
+        options: of tokamax, without the mask.
+        inputs: finite query, key, value, and a bias or None.
+        constants: `_edge_cases`' arguments.
     """
-    query, key, value, *nonfinite = replace_nonfinite(
-        inputs["query"], inputs["key"], inputs["value"], pairs.nonfinite_keys
-    )
-    inputs = inputs | {"query": query, "key": key, "value": value}
-    with _settings():
-        output, pullback = transform(lambda inputs: _call(options, inputs, pairs), inputs)
-        visible, rows, keys = _edge_cases(pairs, *nonfinite)
-        output = jnp.where(rows[..., None], jnp.nan, jnp.where(visible[..., None], output, 0))
+    output, pullback = transform(lambda *inputs: _call(options, constants[0], *inputs), *inputs)
+    visible, rows, keys = _edge_cases(*constants)
+    output = jnp.where(rows[..., None], jnp.nan, jnp.where(visible[..., None], output, 0))
     return output, (pullback, visible, rows, keys)
 
 
-def _backward(residuals: Tree, pairs: Arguments, cotangent: Array) -> Tree:
+@_settings()
+def _backward(residuals: Tree, constants: Tree, cotangent: Array) -> Tree:
     """Return gradients: 0 from fully masked queries, NaN of inputs of NaN outputs."""
     pullback, visible, rows, keys = residuals
-    with _settings():
-        (gradients,) = pullback(jnp.where((visible & ~rows)[..., None], cotangent, 0))
-        nan_of = {"query": rows[..., None], "key": keys[..., None], "value": keys[..., None]}
-        nan_of |= {"scale": rows.any()} if "scale" in gradients else {}
-        nan_of["biases"] = [_of_bias(x, rows, keys, pairs) for x in gradients["biases"]]
-        return jax.tree.map(lambda x, where: jnp.where(where, jnp.nan, x), gradients, nan_of)
-
-
-@contextmanager
-def _settings() -> Iterator[None]:
-    """Set what tokamax relies on: promotion of dtypes and ranks, and parsed flags of absl.
-
-    If the program has not parsed its flags, tokamax parses the command line, and older versions
-    fail on what they do not know there. Flags that are marked as parsed have their defaults.
-    """
-    from absl import flags
-
-    if not flags.FLAGS.is_parsed():
-        flags.FLAGS.mark_as_parsed()
-    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        yield
+    *gradients, bias = pullback(jnp.where((visible & ~rows)[..., None], cotangent, 0))
+    gradients = [
+        jnp.where(where[..., None], jnp.nan, gradient)
+        for where, gradient in zip((rows, keys, keys), gradients, strict=True)
+    ]
+    if bias is not None:
+        pairs = _allowed(constants[0]) & jnp.swapaxes(rows, -1, -2)[..., None]
+        spread = jnp.broadcast_to(pairs, (*pairs.shape[:-1], keys.shape[-2])).astype(bias.dtype)
+        _, sum_to_bias = jax.vjp(lambda bias: jnp.broadcast_to(bias, spread.shape), bias)
+        bias = jnp.where(sum_to_bias(spread)[0] > 0, jnp.nan, bias)
+    return *gradients, bias
 
 
 def _edge_cases(
@@ -183,11 +182,8 @@ def _edge_cases(
 
     Args:
         pairs: the mask and positions.
-        nonfinite_queries: bool `[..., T, N]`.
-        nonfinite_keys: bool `[..., S, K]`.
-
-    Returns:
-        bool `[..., T|1, N|1]`, `[..., T, N]`, `[..., S, K]`.
+        nonfinite_queries: bool `[..., T, N]`, as the first two results.
+        nonfinite_keys: bool `[..., S, K]`, as the last result.
     """
     allowed = _allowed(pairs)
     queries, keys = (jnp.swapaxes(x, -1, -2) for x in (nonfinite_queries, nonfinite_keys))
@@ -212,31 +208,20 @@ def _allowed(pairs: Arguments) -> Array:
     return jnp.ones((1, 1, 1), bool) if allowed is None else allowed
 
 
-def _of_bias(bias: Array, rows: Array, keys: Array, pairs: Arguments) -> Array:
-    """Return which entries of a bias are added to the scores of visible keys in some rows."""
-    rows = jnp.swapaxes(rows, -1, -2)[..., None]  # [..., N, T, 1]
-    shape = (*rows.shape[:-1], keys.shape[-2])
-    spread = jnp.broadcast_to(_allowed(pairs) & rows, shape).astype(bias.dtype)
-    return jax.vjp(lambda bias: jnp.broadcast_to(bias, shape), bias)[1](spread)[0] > 0
-
-
-def _call(options: dict[str, Any], inputs: Tree, pairs: Arguments) -> Array:
+def _call(
+    options: Tree, pairs: Arguments, query: Array, key: Array, value: Array, bias: Array | None
+) -> Array:
     """Call tokamax with one batch axis."""
     import tokamax
 
-    query, key, value = inputs["query"], inputs["key"], inputs["value"]
     batch, num_keys = query.shape[:-3], key.shape[-3]
-    shape = *query.shape[:-1], value.shape[-1]
-    if "scale" in inputs:
-        query = (query * inputs["scale"]).astype(query.dtype)
-    if inputs["biases"]:
-        options = options | {"bias": _one_batch_axis(sum(inputs["biases"]), batch)}
     output = tokamax.dot_product_attention(
         *(array.reshape(-1, *array.shape[-3:]) for array in (query, key, value)),
+        bias=None if bias is None else _one_batch_axis(bias, batch),
         **options,
         **_translated(pairs, batch, num_keys),
     )
-    return output.reshape(shape)
+    return output.reshape(*query.shape[:-1], value.shape[-1])
 
 
 def _translated(pairs: Arguments, batch: tuple[int, ...], num_keys: int) -> dict[str, Any]:
