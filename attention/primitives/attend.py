@@ -52,7 +52,8 @@ class Choice:
     Attributes:
         implementation: what was chosen.
         reason: why.
-        refusals: name → why it cannot compute the arguments, of those that cannot.
+        refusals: name → why it was not chosen, of those that cannot compute the arguments or are
+            chosen by name only.
     """
 
     implementation: Implementation
@@ -226,7 +227,8 @@ def choose(arguments: Arguments, name: str | None, platform: str) -> Choice:
     refusals = {one.name: why for one in defaults if (why := one.refusal(arguments, platform))}
     for one in defaults:
         if one.name not in refusals and (reason := one.preference(arguments, platform)):
-            return Choice(one, f"{reason} on {platform}", refusals | BY_NAME_ONLY)
+            refusals["tokamax"] = f"by name only: no committed page has measured it on {platform}"
+            return Choice(one, f"{reason} on {platform}", refusals)
     raise AssertionError("the reference takes everything")
 
 
@@ -287,8 +289,6 @@ def _everywhere(run: Callable[[Arguments], dict[str, Array]]) -> Callable[..., d
 
 # Up to this many pairs of one head, tiles cost more than they save (measured on a CPU).
 FEW_PAIRS = 64 * 64
-
-BY_NAME_ONLY = {"tokamax": "by name only: no committed page has measured it"}
 
 IMPLEMENTATIONS = (
     Implementation("tiled", _refusal_of_tiles, attend_in_tiles, _preference_for_tiles),

@@ -60,21 +60,19 @@ def refusal(arguments: Arguments, platform: str, name: str = "tokamax") -> str |
         return "an input is empty"
     if dtypes not in (["bfloat16"], ["float32"]):
         return f"its inputs are all float32 or all bfloat16, and these are {', '.join(dtypes)}"
-    if arguments.dropout is not None:
-        return "it does not implement this dropout"
-    if arguments.sinks:
-        return "it does not implement attention sinks"
     kinds = [type(score) for score in arguments.scores]
     biases = [BiasArray] * kinds.count(BiasArray)
     if kinds not in (biases, [*biases, Softcap]):
         return "its only score functions are bias arrays, and one softcap after them"
     if biases and not arguments.counted:
         return "a bias at explicit positions needs a gather"
-    if arguments.returning:
-        return f"it does not return {', '.join(sorted(arguments.returning))}"
-    if arguments.tile_sizes is not None and arguments.block_mask is None:
-        return "it does not take tile sizes"
-    return None
+    given = {
+        "dropout": arguments.dropout is not None,
+        "attention sinks": arguments.sinks,
+        "tile sizes": arguments.tile_sizes is not None and arguments.block_mask is None,
+    } | dict.fromkeys(arguments.returning, True)
+    lacking = [option for option, value in given.items() if value]
+    return f"it has no {', '.join(lacking)}" if lacking else None
 
 
 @contextmanager
@@ -187,13 +185,13 @@ def _edge_cases(
     """
     allowed = _allowed(pairs)
     queries, keys = (jnp.swapaxes(x, -1, -2) for x in (nonfinite_queries, nonfinite_keys))
-    groups = queries.shape[-2] // keys.shape[-2]
 
     def spread() -> tuple[Array, Array]:
-        nonfinite = queries[..., None] | jnp.repeat(keys, groups, axis=-2)[..., None, :]
+        of_heads = jnp.repeat(keys, queries.shape[-2] // keys.shape[-2], axis=-2)  # [..., N, S]
+        nonfinite = queries[..., None] | of_heads[..., None, :]
         rows = (allowed & nonfinite).any(axis=-1)  # [..., N, T]
         seen = (allowed & rows[..., None]).any(axis=-2)  # [..., N, S|1]
-        seen = seen.reshape(*keys.shape[:-1], groups, -1).any(axis=-2)
+        seen = seen.reshape(*keys.shape[:-1], -1, seen.shape[-1]).any(axis=-2)
         return rows, jnp.broadcast_to(seen, keys.shape)
 
     # Rarely computed, since it takes as many operations as a small head has products.
@@ -230,7 +228,7 @@ def _translated(pairs: Arguments, batch: tuple[int, ...], num_keys: int) -> dict
     Lengths of queries are left out: kernels make a dense mask of them, and the output is set to 0
     anyway. So is a window together with lengths, which can mask all keys of a query.
     """
-    leaves = [] if pairs.mask is None else list(_conjuncts(pairs.mask))
+    leaves = [] if pairs.mask is None else _conjuncts(pairs.mask)
     leaves = [Window(None, 0) if isinstance(leaf, Causal) else leaf for leaf in leaves]
     lengths = [leaf.lengths for leaf in leaves if isinstance(leaf, Lengths)]
     bands = [(leaf.before, leaf.after) for leaf in leaves if isinstance(leaf, Window)]
@@ -250,12 +248,8 @@ def _translated(pairs: Arguments, batch: tuple[int, ...], num_keys: int) -> dict
     return words
 
 
-def _conjuncts(mask: Mask) -> Iterator[Mask]:
-    if isinstance(mask, And):
-        yield from _conjuncts(mask.left)
-        yield from _conjuncts(mask.right)
-    else:
-        yield mask
+def _conjuncts(mask: Mask) -> list[Mask]:
+    return _conjuncts(mask.left) + _conjuncts(mask.right) if isinstance(mask, And) else [mask]
 
 
 def _one_batch_axis(array: Array, batch: tuple[int, ...]) -> Array:
