@@ -148,20 +148,6 @@ def test_second_derivative_raises(derivative):
         derivative(gradient)(INPUTS[0])
 
 
-def test_mask_is_not_dense_in_residuals():
-    """The gradient in a scan keeps no array of T·S numbers for each step."""
-
-    def loss(x):
-        step = functools.partial(attend_by_tokamax, mask=masks.lengths([3]))
-        return jax.lax.scan(lambda x, _: (step(x, x, x), None), x, None, length=3)[0].sum()
-
-    program = str(jax.make_jaxpr(jax.grad(loss))(jnp.ones((1, 37, 2, 8))))
-    assert "37,37]" in program
-    assert "[3,1,37,37]" not in program
-    assert "[3,1,1,37,37]" not in program
-    assert "[3,1,2,37,37]" not in program
-
-
 @pytest.mark.parametrize("platform", ["cpu", "cuda", "tpu"])
 def test_never_the_default(platform):
     choice = explain(*INPUTS, platform=platform)
