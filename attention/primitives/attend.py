@@ -227,7 +227,7 @@ def choose(arguments: Arguments, name: str | None, platform: str) -> Choice:
     refusals = {one.name: why for one in defaults if (why := one.refusal(arguments, platform))}
     for one in defaults:
         if one.name not in refusals and (reason := one.preference(arguments, platform)):
-            refusals["tokamax"] = f"by name only: no committed page has measured it on {platform}"
+            refusals["tokamax"] = f"by name only: no committed page shows it faster on {platform}"
             return Choice(one, f"{reason} on {platform}", refusals)
     raise AssertionError("the reference takes everything")
 
