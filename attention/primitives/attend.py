@@ -1,7 +1,7 @@
 """The public function: validate, choose an implementation, call it; and explain the choice."""
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from inspect import signature
 from math import prod
@@ -11,6 +11,7 @@ import jax
 from jax import Array
 from jax.typing import ArrayLike
 
+from attention.primitives import kernels
 from attention.primitives.arguments import Arguments, check_arguments, explicit_mesh
 from attention.primitives.cache import CacheView
 from attention.primitives.choice import one_of
@@ -37,13 +38,13 @@ class Implementation:
         run: (arguments, platform=platform) → "output", what `arguments.returning` names, and
             perhaps more.
         preference: (arguments, platform) → why it is the default for arguments that it can
-            compute; None if another should be tried first.
+            compute; None if another should be tried first. None = never the default.
     """
 
     name: str
     refusal: Callable[[Arguments, str], str | None]
     run: Callable[[Arguments, str], dict[str, Array]]
-    preference: Callable[[Arguments, str], str | None]
+    preference: Callable[[Arguments, str], str | None] | None = None
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,8 @@ class Choice:
     Attributes:
         implementation: what was chosen.
         reason: why.
-        refusals: name → why it cannot compute the arguments, of those that cannot.
+        refusals: name → why it was not chosen, of those that cannot compute the arguments or are
+            chosen by name only.
     """
 
     implementation: Implementation
@@ -122,10 +124,13 @@ def attend(
             narrower inputs are computed in their dtype, on a CPU by tiles in float32; all are
             accumulated in float32.
         tile_sizes: queries and keys per tile of the "tiled" implementation.
-        implementation: "reference" or "tiled": that one, or an error with the reason. By default
-            it is chosen for the arguments and the platform that the computation is lowered for, if
-            this process has a device of that platform; `explain` reports it. An export
-            (`jax.export`) for any other platform contains the choice for the default device.
+        implementation: "reference", "tiled" or "tokamax" (first-order reverse mode only; needs
+            `pip install attention[kernels]`), or one of its own: "tokamax:mosaic",
+            "tokamax:triton", "tokamax:cudnn", "tokamax:xla_chunked" or "tokamax:xla". A name means
+            that one, or an error with the reason. By default it is chosen for the arguments and
+            the platform that the computation is lowered for, if this process has a device of that
+            platform; `explain` reports it. An export (`jax.export`) for any other platform contains
+            the choice for the default device.
 
     Returns:
         The output `[..., T, N, Hv]` in the query's dtype, or with `returning` a pair of it and a
@@ -214,11 +219,11 @@ def choose(arguments: Arguments, name: str | None, platform: str) -> Choice:
         raise ValueError(
             f"implementation {name!r} cannot compute this: {why}; {', '.join(able)} could"
         )
-    refusals = {
-        one.name: why for one in IMPLEMENTATIONS if (why := one.refusal(arguments, platform))
-    }
-    for one in IMPLEMENTATIONS:
+    defaults = [one for one in IMPLEMENTATIONS if one.preference]
+    refusals = {one.name: why for one in defaults if (why := one.refusal(arguments, platform))}
+    for one in defaults:
         if one.name not in refusals and (reason := one.preference(arguments, platform)):
+            refusals["tokamax"] = f"by name only: no committed page shows it faster on {platform}"
             return Choice(one, f"{reason} on {platform}", refusals)
     raise AssertionError("the reference takes everything")
 
@@ -248,7 +253,7 @@ def _run_by_platform(runs: dict[str, Callable], arguments: Arguments) -> dict[st
     names = "output", *arguments.returning
 
     def named(run: Callable[[Arguments], dict[str, Array]], given: Arguments) -> dict[str, Array]:
-        results = run(given)
+        results = run(replace(given, scale=arguments.scale))  # not traced, unless it was before
         return {name: results[name] for name in names}
 
     runs = {platform: partial(named, run) for platform, run in runs.items()}
@@ -304,5 +309,13 @@ IMPLEMENTATIONS = (
         ),
         attend_by_definition,
         lambda arguments, _: _few_scores(arguments) or "there is nothing to cut into tiles",
+    ),
+    *(
+        Implementation(
+            name,
+            partial(kernels.refusal, name=name),
+            partial(kernels.attend_by_tokamax, name=name),
+        )
+        for name in kernels.PLATFORMS
     ),
 )

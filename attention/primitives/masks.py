@@ -25,7 +25,9 @@ from jax.typing import ArrayLike
 from attention.primitives.functions import Program, hoist
 from attention.primitives.pytree_dataclass import (
     array_field,
+    arrays_of,
     batch_shapes,
+    map_arrays,
     pytree_dataclass,
     static,
 )
@@ -766,6 +768,12 @@ def check_extent(mask: Mask, sizes: tuple[int, int], *, counted: bool) -> None:
             )
 
 
+def has_heads(mask: Mask) -> bool:
+    """Return whether the mask of one head may differ from that of another."""
+    arrays = arrays_of(mask)
+    return any(axes[:1] == "N" and x.shape[x.ndim - len(axes)] > 1 for x, axes in arrays)
+
+
 @pytree_dataclass
 class Positions:
     """Positions of queries and keys."""
@@ -775,7 +783,7 @@ class Positions:
 
 
 def to_array(mask: Mask, queries: int | ArrayLike, keys: int | ArrayLike | None = None) -> Array:
-    """Return the dense form of a mask: bool `[..., T, S]`.
+    """Return the dense form of a mask: bool `[..., T, S]`, or `[..., N, T, S]` if heads differ.
 
     Args:
         mask: its batch axes are those of the array.
@@ -792,8 +800,15 @@ def to_array(mask: Mask, queries: int | ArrayLike, keys: int | ArrayLike | None 
     at = Positions(*positions)
 
     def example(mask: Mask, at: Positions) -> Array:
-        shape = at.query.shape[0], at.key.shape[0]
-        return jnp.broadcast_to(mask(at.query[:, None], at.key[None, :]), shape)
+        def one_head(mask: Mask) -> Array:
+            mask = map_arrays(mask, lambda x, axes: x if x.ndim == len(axes) else x[None])
+            pairs = mask(at.query[:, None], at.key[None, :])
+            return jnp.broadcast_to(pairs, (at.query.shape[0], at.key.shape[0]))
+
+        if not has_heads(mask):
+            return one_head(mask)
+        axes = map_arrays(mask, lambda x, axes: 0 if axes[:1] == "N" and x.shape[0] > 1 else None)
+        return jax.vmap(one_head, in_axes=(axes,))(mask)
 
     return over_batch(example, (mask, at), jnp.broadcast_shapes(*batch_shapes((mask, at))))
 

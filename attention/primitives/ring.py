@@ -17,6 +17,7 @@ from jax import Array
 
 from attention.primitives.arguments import Arguments, check_arguments
 from attention.primitives.attend import available_platforms
+from attention.primitives.first_order import first_order
 from attention.primitives.masks import PairMask
 from attention.primitives.numerics import score_dtype, share_with_sinks
 from attention.primitives.pytree_dataclass import map_arrays
@@ -93,20 +94,18 @@ def attend_in_ring(arguments: Arguments, axis_name: AxisName, platform: str) -> 
     layout = layout_of(whole, platform)
     floats, others = _split_floats(whole)
 
-    @jax.custom_vjp
     def sums_of(floats: Tree, others: Tree) -> Sums:
         return _forward(axis_name, layout, _join(floats, others))
 
     def forward(floats: Tree, others: Tree) -> tuple[Sums, Tree]:
-        sums = sums_of(_differentiate_once(floats), others)
-        return sums, (floats, others, sums.largest)
+        sums = sums_of(floats, others)
+        return sums, (floats, sums.largest)
 
-    def backward(saved: Tree, cotangents: Sums) -> tuple[Tree, None]:
-        *inputs, largest = saved
-        return _backward(axis_name, layout, *inputs, largest, _differentiate_once(cotangents)), None
+    def backward(saved: Tree, others: Tree, cotangents: Sums) -> Tree:
+        return _backward(axis_name, layout, saved[0], others, saved[1], cotangents)
 
-    sums_of.defvjp(forward, backward)
-    results = share_with_sinks(results_of(arguments, sums_of(floats, others)), arguments.sinks)
+    sums = first_order("ring", sums_of, forward, backward, floats, others)
+    results = share_with_sinks(results_of(arguments, sums), arguments.sinks)
     return {name: results[name] for name in ("output", *arguments.returning)}
 
 
@@ -226,19 +225,4 @@ def _join(floats: Tree, others: Tree) -> Tree:
     """Return the tree that `_split_floats` split."""
     return jax.tree.map(
         lambda x, y: y if x is None else x, floats, others, is_leaf=lambda x: x is None
-    )
-
-
-@jax.custom_jvp
-def _differentiate_once(tree: Tree) -> Tree:
-    """Return the tree; its derivatives raise, since the caller computes a gradient of it."""
-    return tree
-
-
-@_differentiate_once.defjvp
-def _differentiate_once_jvp(primals: Tree, tangents: Tree) -> Tree:
-    del primals, tangents
-    raise NotImplementedError(
-        "attention over a sharded sequence has first-order reverse-mode derivatives only: use "
-        "attend without a ring for second derivatives"
     )
