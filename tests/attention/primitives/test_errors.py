@@ -350,16 +350,6 @@ def test_inputs_that_are_not_floats_raise(name, dtype):
             TypeError,
             "not with ndarray: wrap a bool array in masks.from_array",
         ),
-        (
-            lambda: masks.causal() & block_mask(masks.causal(), T),
-            TypeError,
-            "wrap a bool array in masks.from_array, and compose masks before block_mask",
-        ),
-        (
-            lambda: block_mask(masks.causal(), T) & masks.causal(),
-            TypeError,
-            "compose masks first, as in block_mask(mask & other, num_queries)",
-        ),
         *(
             (
                 lambda lengths=lengths: block_mask(masks.causal(), *lengths),
