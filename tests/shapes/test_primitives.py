@@ -228,7 +228,7 @@ SHAPES = {
     "block_mask": shapes(
         lambda lengths: block_mask(masks.lengths(lengths), SIZE.T, SIZE.S, tile_sizes=(2, 3)),
         lengths="int32 [...]",
-        returns=dict.fromkeys(("start", "stop", "full_start", "full_stop"), "int32 [..., 3]"),
+        returns={"visits": dict.fromkeys(("first", "counts"), "int32 [..., 3]")},
     ),
     "BlockMask": shapes(
         lambda segments, **inputs: attend(
