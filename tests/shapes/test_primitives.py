@@ -264,9 +264,8 @@ SHAPES = {
             {
                 "key": "[..., S, K, H]",
                 "value": "[..., S, K, Hv]",
-                "positions": "int32 [..., S]",
+                "positions": ("int32 [..., T]", "int32 [..., S]"),
                 "nonfinite_keys": "bool [..., S, K]",
-                "query_positions": "int32 [..., T]",
             },
         ),
     ),
@@ -278,9 +277,8 @@ SHAPES = {
             {
                 "key": "[..., S + T, K, H]",
                 "value": "[..., S + T, K, Hv]",
-                "positions": "int32 [..., S + T]",
+                "positions": ("int32 [..., T]", "int32 [..., S + T]"),
                 "nonfinite_keys": "bool [..., S + T, K]",
-                "query_positions": "int32 [..., T]",
             },
         ),
     ),
