@@ -8,7 +8,6 @@ derive keeps the blocks of all steps in memory. It has no second derivatives.
 """
 
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import jax
@@ -21,9 +20,9 @@ from attention.primitives.first_order import first_order
 from attention.primitives.masks import PairMask
 from attention.primitives.numerics import score_dtype, share_with_sinks
 from attention.primitives.pytree_dataclass import map_arrays
-from attention.primitives.tiled import Layout, layout_of, results_of
-from attention.primitives.tiled_head import Sums, online_softmax, plain_sums
-from attention.primitives.vectorize import over_batch, over_heads, varying_alike
+from attention.primitives.tiled import Layout, layout_of, online_sums, plain_sums, results_of
+from attention.primitives.tiled_head import Sums
+from attention.primitives.vectorize import varying_alike
 
 Tree = Any
 AxisName = str | tuple[str, ...]
@@ -116,12 +115,7 @@ def _forward(axis_name: AxisName, layout: Layout, arguments: Arguments) -> Sums:
         sums, moving = carry
         here = _at_step(axis_name, arguments, moving, number)
 
-        def example(one: Arguments, sums: Sums) -> Sums:
-            one, visits = layout.of_example(one)
-            function = partial(online_softmax, layout.tiles, visits)
-            return over_heads(function, (one, sums), layout.kv_heads)
-
-        sums = over_batch(example, (here, sums), arguments.batch, layout.examples)
+        sums = online_sums(layout, here, sums)
         return (sums, _rotated(axis_name, moving)), None
 
     *batch, length, num_heads, _ = arguments.query.shape
@@ -150,20 +144,12 @@ def _backward(
     def step(carry: tuple[Tree, Tree], number: Array) -> tuple[tuple[Tree, Tree], None]:
         total, moving = carry
 
-        def example(one: Arguments, sums: Sums) -> tuple[Array, Array]:
-            one, visits = layout.of_example(one)
-
-            def function(one: Arguments, sums: Sums) -> tuple[Array, Array]:
-                return plain_sums(layout.tiles, visits, one, sums.largest)
-
-            return over_heads(function, (one, sums), layout.kv_heads)
-
         def block(floats: Tree) -> tuple[Array, Array]:
             inputs = _join(floats, others)
             given = moving | {"key": inputs.key, "value": inputs.value}
             here = _at_step(axis_name, inputs, given, number)
             sums = Sums(largest, cotangents.total, cotangents.weighted)
-            return over_batch(example, (here, sums), arguments.batch, layout.examples)
+            return plain_sums(layout, here, sums)
 
         here = replace(floats, key=moving["key"], value=moving["value"])
         (more,) = jax.vjp(block, here)[1]((cotangents.total, cotangents.weighted))

@@ -67,7 +67,7 @@ class Score:
                 return array
             axis, own = array.ndim - len(axes), jax.typeof(array).sharding.spec
             result = PartitionSpec(*own[:axis], *sharding.spec, *own[axis + 1 :])
-            at = array.at[(*[slice(None)] * axis, heads)]
+            at = jnp.asarray(array).at[(*[slice(None)] * axis, heads)]
             return at.get(mode="fill", out_sharding=result if explicit_mesh else None)
 
         return map_arrays(self, take)

@@ -16,7 +16,16 @@ from attention.primitives.arguments import Arguments
 from attention.primitives.masks import Mask
 from attention.primitives.numerics import share_with_sinks
 from attention.primitives.pytree_dataclass import arrays_of, batch_shapes, map_arrays
-from attention.primitives.tiled_head import Sums, Tiles, sums_of_head, weights_of_head
+from attention.primitives.tiled_head import (
+    Sums,
+    Tiles,
+    checkpoint,
+    derive_as,
+    online_softmax,
+    sums_of_one_tile,
+    sums_over_tiles,
+    weights_of_head,
+)
 from attention.primitives.vectorize import Cut, cut, over_batch, over_heads, possible_shards
 from attention.primitives.visits import Visits, most_visits, visits_of
 
@@ -28,35 +37,6 @@ SIZES = {
     "rocm": ((1024, 1024), (512, 512), 2**25),
     "tpu": ((1024, 1024), (512, 512), 2**24),
 }
-
-
-@partial(jax.jit, static_argnums=1, inline=True)
-def attend_in_tiles(arguments: Arguments, platform: str = "cpu") -> dict[str, Array]:
-    """`attend` with memory linear in T and S: "output" and what `arguments.returning` names.
-
-    Args:
-        arguments: with at least one query and one key.
-        platform: for the default tile sizes.
-    """
-    layout = layout_of(arguments, platform)
-    # The compiler would take seconds to fold a constant array of pairs.
-    mask = map_arrays(
-        arguments.mask, lambda x, axes: jax.lax.optimization_barrier(x) if len(axes) > 2 else x
-    )
-    arguments = replace(arguments, mask=mask)
-
-    def example(one: Arguments) -> dict[str, Array]:
-        one, visits = layout.of_example(one)
-        sums = over_heads(partial(sums_of_head, layout.tiles, visits), (one,), layout.kv_heads)
-        results = results_of(one, sums)
-        if "weights" in arguments.returning:
-            weights_of_one = partial(weights_of_head, layout.tiles)
-            results["weights"] = over_heads(weights_of_one, (one, sums), layout.kv_heads)
-        return results
-
-    remat = layout.tiles.is_one
-    results = over_batch(example, (arguments,), arguments.batch, layout.examples, remat)
-    return share_with_sinks(results, arguments.sinks)
 
 
 @dataclass(frozen=True)
@@ -84,6 +64,77 @@ class Layout:
             positions = one.query_positions, one.key_positions
             visits = visits_of(one.mask, *positions, self.tiles.sizes, counted=one.counted)
         return one, visits
+
+
+@partial(jax.jit, static_argnums=1, inline=True)
+def attend_in_tiles(arguments: Arguments, platform: str = "cpu") -> dict[str, Array]:
+    """`attend` with memory linear in T and S: "output" and what `arguments.returning` names.
+
+    Args:
+        arguments: with at least one query and one key.
+        platform: for the default tile sizes.
+    """
+    layout = layout_of(arguments, platform)
+    # The compiler would take seconds to fold a constant array of pairs.
+    mask = map_arrays(
+        arguments.mask, lambda x, axes: jax.lax.optimization_barrier(x) if len(axes) > 2 else x
+    )
+    arguments = replace(arguments, mask=mask)
+
+    if layout.tiles.is_one:
+        sums = _sums_of_one_tile(layout, arguments)
+    else:
+        found = online_sums(layout, arguments)
+        # Joined here and not in the loops: jax 0.10 would drop the rule of `derive_as` in a scan.
+        sums = derive_as((found.total, found.weighted), plain_sums(layout, arguments, found))
+        sums = Sums(found.largest, *sums)
+    results = results_of(arguments, sums)
+    if "weights" in arguments.returning:
+        results["weights"] = _weights(layout, arguments, sums)
+    return share_with_sinks(results, arguments.sinks)
+
+
+def _sums_of_one_tile(layout: Layout, arguments: Arguments) -> Sums:
+    """Return the sums of a few examples at a time; derivatives compute them again."""
+
+    def example(one: Arguments) -> Sums:
+        one, _ = layout.of_example(one)
+        return over_heads(partial(sums_of_one_tile, layout.tiles), (one,), layout.kv_heads)
+
+    return over_batch(example, (arguments,), arguments.batch, layout.examples, remat=True)
+
+
+def _weights(layout: Layout, arguments: Arguments, sums: Sums) -> Array:
+    """Return all weights `[..., N, T, S]`."""
+
+    def example(one: Arguments, sums: Sums) -> Array:
+        one, _ = layout.of_example(one)
+        return over_heads(partial(weights_of_head, layout.tiles), (one, sums), layout.kv_heads)
+
+    return over_batch(example, (arguments, sums), arguments.batch, layout.examples)
+
+
+def online_sums(layout: Layout, arguments: Arguments, before: Sums | None = None) -> Sums:
+    """Return the sums of all heads and examples, added to those `before`, by an online softmax."""
+
+    def example(one: Arguments, *before: Sums) -> Sums:
+        one, visits = layout.of_example(one)
+        function = partial(online_softmax, layout.tiles, visits)
+        return over_heads(function, (one, *before), layout.kv_heads)
+
+    trees = (arguments,) if before is None else (arguments, before)
+    return over_batch(example, trees, arguments.batch, layout.examples)
+
+
+def plain_sums(layout: Layout, arguments: Arguments, found: Sums) -> tuple[Array, Array]:
+    """Return `total` and `weighted` of all heads and examples, given the largest scores."""
+
+    def example(one: Arguments, found: Sums) -> tuple[Array, Array]:
+        one, visits = layout.of_example(one)
+        function = checkpoint(partial(sums_over_tiles, layout.tiles, visits))
+        return over_heads(function, (one, found), layout.kv_heads)
+
+    return over_batch(example, (arguments, found), arguments.batch, layout.examples)
 
 
 def layout_of(arguments: Arguments, platform: str) -> Layout:

@@ -100,20 +100,10 @@ class Sums:
     weighted: Array = array_field("NTh")
 
 
-def sums_of_head(tiles: Tiles, visits: Visits | None, one: Arguments) -> Sums:
-    """Return the sums of one head, with every order and mode of derivative.
-
-    Args:
-        tiles: sizes.
-        visits: the tiles to visit; None for all.
-        one: arguments of one head.
-    """
-    if tiles.is_one:
-        head = _in_whole_tiles(tiles, one)
-        return _add_tile(head, _no_keys(head))
-    found = online_softmax(tiles, visits, one)
-    of_sums = checkpoint(partial(plain_sums, tiles, visits))(one, found.largest)
-    return Sums(found.largest, *derive_as((found.total, found.weighted), of_sums))
+def sums_of_one_tile(tiles: Tiles, one: Arguments) -> Sums:
+    """Return the sums of one head whose queries and keys are one tile, derived as they are."""
+    head = _in_whole_tiles(tiles, one)
+    return _add_tile(head, _no_keys(head))
 
 
 @jax.custom_jvp
@@ -157,10 +147,18 @@ def online_softmax(
     return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:length], sums)
 
 
-def plain_sums(
-    tiles: Tiles, visits: Visits | None, one: Arguments, largest: Array
+def sums_over_tiles(
+    tiles: Tiles, visits: Visits | None, one: Arguments, found: Sums
 ) -> tuple[Array, Array]:
-    """Return `total` and `weighted` of `Sums` as plain sums over tiles, for their derivatives."""
+    """Return `total` and `weighted` of one head as plain sums over tiles, for their derivatives.
+
+    Args:
+        tiles: sizes.
+        visits: the tiles to visit; None for all.
+        one: arguments of one head.
+        found: with the largest score of each query, which is constant.
+    """
+    largest = jax.lax.stop_gradient(found.largest)
     one, length = _in_whole_tiles(tiles, one), one.query.shape[0]
     largest = jnp.pad(largest, (0, one.query.shape[0] - length)).reshape(tiles.shape[0], -1)
 
@@ -204,7 +202,7 @@ def plain_sums(
             return first(tiles.most)
         # To skip a tile takes time too, as its derivative is an array of zeros: more than half of
         # the gradient of eight packed sequences of 512 tokens on a CPU.
-        if (few := tiles.most // 3) < SHORTEST_LOOP:
+        if (few := tiles.most // 6) < SHORTEST_LOOP:
             return in_order()
         return jax.lax.cond(visits.counts[row] <= few, lambda: first(few), in_order)
 

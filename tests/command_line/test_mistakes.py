@@ -100,11 +100,6 @@ def test_a_mistake_is_one_sentence(run_command, place, arguments, sentence):
 @pytest.mark.parametrize(
     "arguments, sentence",
     [
-        (["--config.model.implementation=splash"], "'splash' cannot compute this: "),
-        (
-            ["--config.model.implementation=jax", "--config.model.attention_dropout=0.1"],
-            "'jax' cannot compute this: it does not implement this dropout; tiled, reference could",
-        ),
         (["--config.model.width=36"], "rotary positions need an even head_width, got 9"),
     ],
 )

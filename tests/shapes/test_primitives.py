@@ -248,7 +248,7 @@ SHAPES = {
     "block_mask": shapes(
         lambda lengths: block_mask(masks.lengths(lengths), SIZE.T, SIZE.S, tile_sizes=(2, 3)),
         lengths="int32 [...]",
-        returns=dict.fromkeys(("start", "stop", "full_start", "full_stop"), "int32 [..., 3]"),
+        returns={"visits": dict.fromkeys(("first", "counts"), "int32 [..., 3]")},
     ),
     "BlockMask": shapes(
         lambda segments, **inputs: attend(
@@ -284,9 +284,8 @@ SHAPES = {
             {
                 "key": "[..., S, K, H]",
                 "value": "[..., S, K, Hv]",
-                "positions": "int32 [..., S]",
+                "positions": ("int32 [..., T]", "int32 [..., S]"),
                 "nonfinite_keys": "bool [..., S, K]",
-                "query_positions": "int32 [..., T]",
             },
         ),
     ),
@@ -298,9 +297,8 @@ SHAPES = {
             {
                 "key": "[..., S + T, K, H]",
                 "value": "[..., S + T, K, Hv]",
-                "positions": "int32 [..., S + T]",
+                "positions": ("int32 [..., T]", "int32 [..., S + T]"),
                 "nonfinite_keys": "bool [..., S + T, K]",
-                "query_positions": "int32 [..., T]",
             },
         ),
     ),

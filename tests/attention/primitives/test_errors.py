@@ -381,16 +381,6 @@ def test_inputs_that_are_not_floats_raise(name, dtype):
             ValueError,
             "a mask array has the axes [..., T, S], got shape (3,)",
         ),
-        (
-            lambda: masks.causal() & block_mask(masks.causal(), T),
-            TypeError,
-            "not with BlockMask: compose masks before block_mask",
-        ),
-        (
-            lambda: block_mask(masks.causal(), T) & masks.causal(),
-            TypeError,
-            "compose masks first, as in block_mask(mask & other, num_queries)",
-        ),
         *(
             (
                 lambda lengths=lengths: block_mask(masks.causal(), *lengths),
