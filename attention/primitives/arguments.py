@@ -139,7 +139,8 @@ def check_arguments(
         raise ValueError(f"scale is one number for all scores, got shape {jnp.shape(scale)}")
     returning = () if returning is None else returning
     check_names("returning", returning, RETURNING)
-    if precision not in (None, *PRECISIONS):
+    precision = "highest" if precision is None else str(precision).lower()
+    if precision not in PRECISIONS:
         one_of("precision", precision, PRECISIONS)
     if tile_sizes is not None:
         check_tile_sizes(tile_sizes)
@@ -185,7 +186,7 @@ def check_arguments(
         nonfinite_keys=nonfinite_keys,
         counted=counted,
         returning=tuple(returning),
-        precision=precision or "highest",
+        precision=precision,
         tile_sizes=None if tile_sizes is None else tuple(tile_sizes),
     )
 

@@ -109,7 +109,7 @@ def dot_product_attention(
         predicates.append(masks.lengths(lengths))
     if query_seq_lengths is not None:
         lengths = _broadcastable("query_seq_lengths [...]", query_seq_lengths, batch)
-        predicates.append(masks.lengths(*num_keys, lengths))
+        predicates.append(masks.lengths(*num_keys, query_lengths=lengths))
     allowed = reduce(and_, predicates) if predicates else None
     if mask is not None:
         mask = _broadcastable("mask [..., N, T, S]", mask, weights)

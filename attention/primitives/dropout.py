@@ -30,8 +30,6 @@ class Dropout:
             )
         if not 0 <= self.rate < 1:
             raise ValueError(f"dropout rate must lie in [0, 1), got {self.rate}")
-        if isinstance(self.rng, int | float):
-            raise TypeError(f"dropout rng must be a jax.random.key, got {self.rng!r}")
 
 
 def keep_factor(

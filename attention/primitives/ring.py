@@ -121,7 +121,8 @@ def _forward(axis_name: AxisName, layout: Layout, arguments: Arguments) -> Sums:
     *batch, length, num_heads, _ = arguments.query.shape
     shape, dtype = (*batch, num_heads, length), arguments.dtype
     smallest = jnp.full(shape, jnp.finfo(dtype).min, dtype)
-    zeros = jnp.zeros(shape, dtype), jnp.zeros((*shape, arguments.value.shape[-1]), dtype)
+    weighted = *batch, length, num_heads, arguments.value.shape[-1]
+    zeros = jnp.zeros(shape, dtype), jnp.zeros(weighted, dtype)
     sums = Sums(*varying_alike([smallest, *zeros, *jax.tree.leaves(arguments)])[:3])
     steps = jnp.arange(jax.lax.axis_size(axis_name), dtype=jnp.int32)
     return jax.lax.scan(step, (sums, _moving(arguments)), steps)[0][0]

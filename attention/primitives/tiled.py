@@ -99,7 +99,8 @@ def _sums_of_one_tile(layout: Layout, arguments: Arguments) -> Sums:
 
     def example(one: Arguments) -> Sums:
         one, _ = layout.of_example(one)
-        return over_heads(partial(sums_of_one_tile, layout.tiles), (one,), layout.kv_heads)
+        sums = over_heads(partial(sums_of_one_tile, layout.tiles), (one,), layout.kv_heads)
+        return sums.with_heads_last()
 
     return over_batch(example, (arguments,), arguments.batch, layout.examples, remat=True)
 
@@ -120,7 +121,7 @@ def online_sums(layout: Layout, arguments: Arguments, before: Sums | None = None
     def example(one: Arguments, *before: Sums) -> Sums:
         one, visits = layout.of_example(one)
         function = partial(online_softmax, layout.tiles, visits)
-        return over_heads(function, (one, *before), layout.kv_heads)
+        return over_heads(function, (one, *before), layout.kv_heads).with_heads_last()
 
     trees = (arguments,) if before is None else (arguments, before)
     return over_batch(example, trees, arguments.batch, layout.examples)
@@ -132,7 +133,8 @@ def plain_sums(layout: Layout, arguments: Arguments, found: Sums) -> tuple[Array
     def example(one: Arguments, found: Sums) -> tuple[Array, Array]:
         one, visits = layout.of_example(one)
         function = checkpoint(partial(sums_over_tiles, layout.tiles, visits))
-        return over_heads(function, (one, found), layout.kv_heads)
+        total, weighted = over_heads(function, (one, found), layout.kv_heads)
+        return total, jnp.swapaxes(weighted, 0, 1)
 
     return over_batch(example, (arguments, found), arguments.batch, layout.examples)
 
@@ -169,10 +171,12 @@ def results_of(arguments: Arguments, sums: Sums) -> dict[str, Array]:
     """
     is_nan, is_empty = jnp.isnan(sums.total), sums.total == 0
     total = jnp.where(is_nan | is_empty, 1, sums.total)
-    output = jnp.where(is_nan[..., None], jnp.nan, sums.weighted / total[..., None])
+    of_output = (jnp.swapaxes(x, -1, -2)[..., None] for x in (is_nan, total))  # [..., T, N, 1]
+    is_nan_output, divisor = of_output
+    output = jnp.where(is_nan_output, jnp.nan, sums.weighted / divisor)
     largest = jax.lax.stop_gradient(jnp.where(is_empty, -jnp.inf, sums.largest))
     return {
-        "output": jnp.swapaxes(output, -2, -3).astype(arguments.query.dtype),
+        "output": output.astype(arguments.query.dtype),
         "logsumexp": jnp.where(is_nan, jnp.nan, jnp.log(total)) + largest,
         "largest_score": largest,
     }

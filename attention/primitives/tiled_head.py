@@ -92,12 +92,16 @@ class Sums:
     Attributes:
         largest: the largest score `[..., N, T]`; the smallest finite number without keys.
         total: Σ exp(score - largest) `[..., N, T]`.
-        weighted: Σ exp(score - largest) · value after dropout `[..., N, T, Hv]`.
+        weighted: Σ exp(score - largest) · value after dropout `[..., T, N, Hv]`.
     """
 
     largest: Array = array_field("NT")
     total: Array = array_field("NT")
-    weighted: Array = array_field("NTh")
+    weighted: Array = array_field("TNh")
+
+    def with_heads_last(self) -> "Sums":
+        """Return the sums of an example with `weighted` `[T, N, Hv]` in place of `[N, T, Hv]`."""
+        return replace(self, weighted=jnp.swapaxes(self.weighted, 0, 1))
 
 
 def sums_of_one_tile(tiles: Tiles, one: Arguments) -> Sums:

@@ -256,7 +256,7 @@ def test_tile_bounds_with_arrays():
         ),
     )
     blocks = block_mask(mask, T, tile_sizes=(ROWS, COLUMNS))
-    assert sum(blocks.visits.counts.tolist()) < (T // ROWS) * (T // COLUMNS)  # some are skipped
+    assert max(blocks.visits.counts.tolist()) < 3  # of three columns, some are skipped
     inputs = QUERY, KEY[..., :T, :, :], VALUE[..., :T, :, :]
     output = attend(*inputs, mask=blocks, implementation="tiled")
     expected = attend(*inputs, mask=masks.window(3, 2))

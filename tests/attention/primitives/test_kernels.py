@@ -51,7 +51,7 @@ def test_gradients_of_scale_and_biases(key):
     jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-5), actual, expected)
 
 
-LENGTHS = masks.lengths([0, 5], [7, 2])
+LENGTHS = masks.lengths([0, 5], query_lengths=[7, 2])
 CAUSAL = np.tri(7, dtype=bool)
 POSITIONS = np.arange(7), np.arange(7)
 LAST = np.arange(7)[:, None] == 6
