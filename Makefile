@@ -37,14 +37,14 @@ shapes: $(INSTALLED)
 	$(BIN)/python -m pytest -n 2 --dist loadfile --tb=short tests/shapes $(ARGS)
 
 # One or two files for each part of jax and Python that another version is most likely to break:
-# tracing closures, derivatives, custom rules, meshes and `shard_map`, lowering for GPUs, Pallas and
-# the functions of jax.nn; scanned layers, modules as pytrees, loops of decoding; safetensors;
+# tracing closures, derivatives, custom rules, meshes and `shard_map`, lowering for GPUs, the
+# arguments of jax.nn and flax; scanned layers, modules as pytrees, loops of decoding; safetensors;
 # flags, training, checkpoints and prediction. They take half of the time of all tests of these
 # parts. The others run the same programs with other options or compare values.
 tests_of = $(patsubst %,tests/$(1)/test_%.py,$(2))
-SMOKE = $(addprefix tests/attention/primitives/, gpu vendor) \
-  $(call tests_of,attention/primitives,attend closures contract derivatives dispatch dropout errors \
-    imports lowering masks nonfinite_keys ring sharded_attention sharding) \
+SMOKE = $(call tests_of,attention/primitives,attend contract derivatives dispatch \
+    dot_product_attention dropout errors functions imports lowering masks ring sharded_attention \
+    sharding) \
   $(call tests_of,attention/modules,adaptation attention config dropout embedding language_model \
     layers linear recurrent_layer) \
   $(call tests_of,attention/decoding,beam continuous) \

@@ -24,33 +24,51 @@ The letters used in every docstring, einsum, comment and test:
 from attention.primitives import masks, scores
 from attention.primitives.additive import additive_attention
 from attention.primitives.attend import attend, explain
-from attention.primitives.block_mask import BlockMask, block_mask
-from attention.primitives.cache import Cache, empty_cache
+from attention.primitives.cache import Cache, empty_cache, full_cache
 from attention.primitives.dot_product import grouped_query, multi_head, scaled_dot_product
+from attention.primitives.dot_product_attention import dot_product_attention
 from attention.primitives.dropout import Dropout
+from attention.primitives.masks import Mask
 from attention.primitives.merge import merge
-from attention.primitives.positions import rotary, sinusoidal
+from attention.primitives.positions import (
+    linear_scaling,
+    llama3_scaling,
+    ntk_scaling,
+    rotary,
+    sinusoidal,
+    yarn_scaling,
+)
 from attention.primitives.ring import ring_attend
+from attention.primitives.scores import Score
 from attention.primitives.sharded_attention import ShardedAttention, zigzag
+from attention.primitives.visits import BlockMask, block_mask
 
 __all__ = [
     "BlockMask",
     "Cache",
     "Dropout",
+    "Mask",
+    "Score",
     "ShardedAttention",
     "additive_attention",
     "attend",
     "block_mask",
+    "dot_product_attention",
     "empty_cache",
     "explain",
+    "full_cache",
     "grouped_query",
+    "linear_scaling",
+    "llama3_scaling",
     "masks",
     "merge",
     "multi_head",
+    "ntk_scaling",
     "ring_attend",
     "rotary",
     "scaled_dot_product",
     "scores",
     "sinusoidal",
+    "yarn_scaling",
     "zigzag",
 ]

@@ -21,7 +21,7 @@ from attention.decoding.strategy import (
     RowInputs,
     Strategy,
 )
-from attention.primitives.precision import wide
+from attention.primitives.numerics import wide
 
 State = TypeVar("State")
 Step = Callable[[State, Array], tuple[Any, State]]

@@ -25,7 +25,7 @@ from attention.modules.norms import norm_of
 from attention.modules.sizes import resolve_head_width, resolve_kv_heads
 from attention.primitives import masks, scores
 from attention.primitives.arguments import RETURNING
-from attention.primitives.cache import EMPTY_SLOT, Cache, empty_cache
+from attention.primitives.cache import EMPTY_SLOT, Cache, CacheView, empty_cache
 from attention.primitives.choice import one_of
 from attention.primitives.dropout import Dropout
 from attention.primitives.masks import Mask
@@ -135,14 +135,13 @@ class Attention(nnx.Module):
     def _attend(
         self,
         query: Array,
-        key: Array,
-        value: Array,
+        key: Array | CacheView,
+        value: Array | None = None,
         *,
         mask: Mask | Array | None,
-        positions: tuple[Array, Array] | None,
+        positions: tuple[Array, Array] | None = None,
         context: Context,
         score: tuple[Score, ...] = (),
-        nonfinite_keys: Array | None = None,
     ) -> Output:
         """Attend and project the result."""
         score += () if self.score is None else (self.score(),)
@@ -163,7 +162,6 @@ class Attention(nnx.Module):
             positions=positions,
             dropout=dropout,
             returning=returning,
-            nonfinite_keys=nonfinite_keys,
             implementation=self.implementation,
         )
         attended, results = attended if returning else (attended, None)
@@ -224,7 +222,7 @@ class SelfAttention(Attention):
             valid = masks.lengths(context.lengths)
             if positions is not None:  # which may be others than those that lengths count
                 pairs = positions, jnp.where(context.valid(num_tokens), positions, EMPTY_SLOT)
-                valid = masks.window(None, None)  # every position but EMPTY_SLOT
+                valid = masks.full()  # every position but EMPTY_SLOT
             mask = and_mask(valid, mask, sizes, pairs)
         if self.window is not None:
             window = masks.window(self.window - 1, self.window - 1)
@@ -236,9 +234,7 @@ class SelfAttention(Attention):
         if cache is None:
             return attend_to(key, value, mask=mask, positions=pairs)
         cache, view = cache.extend(key, value, context.lengths)
-        view = view._replace(mask=view.mask & mask)
-        output = attend_to(**view.arguments())
-        return output._replace(cache=cache)
+        return attend_to(view, mask=mask)._replace(cache=cache)
 
     def new_cache(self, spec: CacheSpec) -> Cache:
         """Return an empty cache; with a window shorter than its size, a ring of one window."""

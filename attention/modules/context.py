@@ -12,8 +12,6 @@ from jax.typing import DTypeLike
 
 from attention.primitives import masks
 from attention.primitives.attend import attend
-from attention.primitives.block_mask import BlockMask, block_mask
-from attention.primitives.dense_mask import allowed_pairs
 from attention.primitives.masks import Mask
 from attention.primitives.pytree_dataclass import pytree_dataclass, static
 from attention.primitives.scores import Score
@@ -37,9 +35,9 @@ class Context:
 
     Attributes:
         mask: of self-attention, as in `attention.attend`; a decoder has added the causal mask. A
-            `BlockMask` saves each layer the search for tiles, unless it has a window or lengths.
-            Beside a cache, only the mask of a `BlockMask` is used, and a bool array has no axis of
-            heads and a row and a column for each position, also of the tokens in the cache.
+            `block_mask` saves each layer the search for tiles, unless it has a window or lengths.
+            Beside a cache, a bool array has no axis of heads and a row and a column for each
+            position, also of the tokens in the cache.
         score: score functions of the self-attention of every layer, such as ALiBi.
         positions: int32 `[..., T]`, of the inputs in masks, scores and rotary encodings; counted
             from 0 if None. A decoder with a cache counts on from the tokens in the cache.
@@ -58,7 +56,7 @@ class Context:
             as a `ShardedAttention`.
     """
 
-    mask: Mask | BlockMask | Array | None = None
+    mask: Mask | Array | None = None
     score: tuple[Score, ...] = ()
     positions: Array | None = None
     lengths: Array | None = None
@@ -211,26 +209,22 @@ def check_score(score: object) -> None:
 
 def and_mask(
     mask: Mask,
-    other: Mask | BlockMask | Array | None,
+    other: Mask | Array | None,
     sizes: Sequence[int],
     positions: tuple[Array, Array] | None = None,
-) -> Mask | BlockMask | Array:
+) -> Mask | Array:
     """AND a mask with another one; with a bool array by rows and columns, a bool array.
 
     The result is a predicate where the rows and columns are positions and the same for all heads.
 
     Args:
         mask: a predicate on positions.
-        other: as `mask` in `attention.attend`, or None. The tiles of a `BlockMask` are computed
-            again.
+        other: as `mask` in `attention.attend`, or None.
         sizes: the batch axes, T and S.
         positions: as in `attention.attend`.
     """
     if other is None:
         return mask
-    if isinstance(other, BlockMask):
-        options = {"positions": other.positions, "tile_sizes": other.tile_sizes}
-        return block_mask(mask & other.mask, *other.lengths, **options)
     if isinstance(other, Mask):
         return mask & other
     array = masks.checked_array(other)
@@ -238,19 +232,17 @@ def and_mask(
     if positions is None and not per_head:  # rows and columns are positions
         return mask & masks.from_array(jnp.broadcast_to(array, (*array.shape[:-2], *sizes[-2:])))
     positions = positions or tuple(map(jnp.arange, sizes[-2:]))
-    pairs = allowed_pairs(mask, *(masks.to_int32("positions", each, 1) for each in positions))
+    pairs = masks.to_array(mask, *positions)
     array, pairs = jnp.broadcast_arrays(array, pairs[..., None, :, :] if per_head else pairs)
     return array & pairs
 
 
-def cached_mask(mask: Mask | BlockMask | Array | None) -> Mask | None:
+def cached_mask(mask: Mask | Array | None) -> Mask | None:
     """Return the mask of tokens that follow those in a cache, a predicate on positions.
 
     Raises:
         ValueError: a bool array with rows for the new tokens alone.
     """
-    if isinstance(mask, BlockMask):  # its tiles are not those of the tokens in the cache
-        return mask.mask
     if mask is None or isinstance(mask, Mask):
         return mask
     if jnp.ndim(mask) >= 2 and mask.shape[-2] != mask.shape[-1]:

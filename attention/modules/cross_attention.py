@@ -38,8 +38,8 @@ class CrossAttention(Attention):
                     "cross-attention needs a cache made by its new_cache, got "
                     f"{type_of(context.cache)}"
                 )
-            source, encoder_positions = value
-            key, value, nonfinite_keys = source.key, source.value, source.nonfinite_keys
+            cache, encoder_positions = value
+            num_keys = cache.size
         elif context.encoder_output is None:
             raise ValueError(
                 "cross-attention needs Context(encoder_output=...): a decoder without an encoder "
@@ -47,23 +47,18 @@ class CrossAttention(Attention):
             )
         else:
             key, value = self._project_source(context.encoder_output, context)
-            nonfinite_keys, encoder_positions = None, context.encoder_positions
+            cache, encoder_positions, num_keys = None, context.encoder_positions, key.shape[-3]
         positions, mask = None, context.encoder_mask
         is_given = context.positions is not None or encoder_positions is not None
-        if is_given or (query.shape[-3] != key.shape[-3] and _compares_positions(mask)):
+        if is_given or (query.shape[-3] != num_keys and _compares_positions(mask)):
             positions = (
-                _counted(query) if context.positions is None else context.positions,
-                _counted(key) if encoder_positions is None else encoder_positions,
+                _counted(query.shape[-3]) if context.positions is None else context.positions,
+                _counted(num_keys) if encoder_positions is None else encoder_positions,
             )
-        return self._attend(
-            query,
-            key,
-            value,
-            mask=mask,
-            positions=positions,
-            context=context,
-            nonfinite_keys=nonfinite_keys,
-        )._replace(cache=context.cache)
+        if cache is not None:
+            attended = self._attend(query, cache.view(positions), mask=mask, context=context)
+            return attended._replace(cache=context.cache)
+        return self._attend(query, key, value, mask=mask, positions=positions, context=context)
 
     def new_cache(self, spec: CacheSpec) -> Constant:
         """Return the keys and values of the encoder output, computed once.
@@ -93,6 +88,6 @@ def _compares_positions(mask: Mask | Array | None) -> bool:
     return isinstance(mask, Mask) and any(leaf.compares_positions for leaf in leaves_of(mask))
 
 
-def _counted(heads: Array) -> Array:
-    """Return the positions of queries or keys `[..., T, N, H]`, counted from 0."""
-    return jnp.arange(heads.shape[-3], dtype=jnp.int32)
+def _counted(length: int) -> Array:
+    """Return the positions of queries or keys, counted from 0."""
+    return jnp.arange(length, dtype=jnp.int32)

@@ -11,7 +11,7 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from attention.modules.linear import named
-from attention.primitives.precision import score_dtype
+from attention.primitives.numerics import score_dtype
 
 
 class Norm(nnx.Module):

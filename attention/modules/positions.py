@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
@@ -20,8 +19,7 @@ from jax.typing import DTypeLike
 
 from attention.modules.table import rows, table
 from attention.primitives.choice import one_of
-from attention.primitives.positions import rotary, sinusoidal
-from attention.primitives.rotary_scaling import SCALINGS
+from attention.primitives.positions import SCALINGS, rotary, sinusoidal
 from attention.primitives.scores import Score, alibi, alibi_slopes, relative_bias
 
 if TYPE_CHECKING:
@@ -35,7 +33,7 @@ class Rotary:
     Attributes:
         base: of the wavelengths.
         scaling: for texts longer than those of the training: "none", "linear", "ntk", "llama3" or
-            "yarn", as in `attention.primitives.rotary_scaling`.
+            "yarn", or another name in `attention.primitives.positions.SCALINGS`.
         factor: ratio of the longest text to `original_length`.
         original_length: the longest text of the training; used by "llama3" and "yarn".
     """
@@ -59,8 +57,7 @@ class Rotary:
 
     def __call__(self, vectors: Array, positions: Array) -> Array:
         """Rotate queries or keys, as `attention.rotary`."""
-        scale = SCALINGS[self.scaling]
-        scaling = partial(scale, factor=self.factor, original_length=self.original_length)
+        scaling = SCALINGS[self.scaling](self.factor, self.original_length)
         return rotary(vectors, positions, self.base, scaling)
 
 

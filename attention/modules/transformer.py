@@ -186,7 +186,7 @@ class Decoder(Encoder):
             context = replace(context, mask=mask)
         elif cache is not None and context.mask is None:
             # Self-attention with a cache and without a mask would be causal.
-            context = replace(context, mask=masks.window(None, None))
+            context = replace(context, mask=masks.full())
         if cache is None:
             return super().__call__(inputs, context=context)
         if not isinstance(cache, DecoderCache):

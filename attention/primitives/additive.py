@@ -5,20 +5,17 @@ same. For multiplicative attention (Luong et al. 2015, equation 8) call `attend`
 "dot" uses the queries, "general" the queries times a matrix.
 """
 
-from collections.abc import Collection
+from dataclasses import replace
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.typing import ArrayLike
 
-from attention.primitives.arguments import check_shapes
-from attention.primitives.attend import attend
-from attention.primitives.dropout import Dropout
-from attention.primitives.masks import Mask
-from attention.primitives.nonfinite import replace_nonfinite
-from attention.primitives.precision import wide
-from attention.primitives.pytree_dataclass import array_field, pytree_dataclass
-from attention.primitives.scores import Score
+from attention.primitives.arguments import Arguments, check_arguments
+from attention.primitives.cache import CacheView
+from attention.primitives.dot_product import Products, attend_by_definition
+from attention.primitives.numerics import replace_nonfinite, replace_nonfinite_keys, wide
 
 
 def additive_scores(query: Array, key: Array, vector: Array) -> Array:
@@ -47,33 +44,19 @@ def additive_scores(query: Array, key: Array, vector: Array) -> Array:
 
 def additive_attention(
     query: Array,
-    key: Array,
-    value: Array,
-    vector: Array,
-    *,
-    mask: Mask | ArrayLike | None = None,
-    score: Score | Collection[Score] = (),
-    positions: tuple[ArrayLike, ArrayLike] | None = None,
-    heads: ArrayLike | None = None,
-    dropout: Dropout | None = None,
-    returning: Collection[str] = (),
-    nonfinite_keys: ArrayLike | None = None,
+    key: Array | CacheView,
+    value: Array | None = None,
+    vector: Array | None = None,
+    **options: Any,  # noqa: ANN401 - those of attend
 ) -> Array | tuple[Array, dict[str, Array]]:
     """Compute `attend` with `additive_scores` in place of the scaled products.
 
     Args:
         query: `[..., T, N, H]`.
-        key: `[..., S, K, H]`; K divides N, and query head n reads key head n // G.
+        key: `[..., S, K, H]`, or a view, as in `attend`.
         value: `[..., S, K, Hv]`.
         vector: `[N, H]`.
-        mask: as in `attend`, like all arguments that follow.
-        score: functions of the additive scores.
-        positions: of queries and keys.
-        heads: integers `[N]`, global numbers of the heads, for `score` and `dropout`.
-        dropout: of the weights.
-        returning: names of what to return beside the output.
-        nonfinite_keys: bool `[..., S, K]`, as in a `CacheView`. If given, `key` and `value` are
-            assumed finite and are not checked.
+        options: the other arguments of `attend` but `scale`, `tile_sizes` and `implementation`.
 
     Returns:
         As `attend`.
@@ -82,52 +65,24 @@ def additive_attention(
         ValueError: a vector that is not `[N, H]`; and as `attend`.
         TypeError: as `attend`.
     """
-    check_shapes(query, key, value)
-    if vector.shape != query.shape[-2:]:
+    arguments = check_arguments(query, key, value, **options)
+    if jnp.shape(vector) != query.shape[-2:]:
         raise ValueError(
             f"vector must have the shape {query.shape[-2:]} of heads (N) and their width (H), "
-            f"got {vector.shape}"
+            f"got {jnp.shape(vector)}"
         )
-    finite_query, key, value, _, nonfinite_keys = replace_nonfinite(
-        query, key, value, nonfinite_keys
-    )
-    known = _KnownScores(additive_scores(*wide(finite_query, key, vector)))
-    more = tuple(score) if isinstance(score, tuple | list) else (score,)
-    return attend(
-        query,
-        key,
-        value,
-        mask=mask,
-        score=(known, *more),
-        positions=positions,
-        heads=heads,
-        dropout=dropout,
-        returning=returning,
-        nonfinite_keys=nonfinite_keys,
-        implementation="reference",
-    )
+    results = _attend_additively(arguments, vector)
+    output, names = results["output"], arguments.returning
+    return (output, {name: results[name] for name in names}) if names else output
 
 
-@pytree_dataclass
-class _KnownScores(Score):
-    """Scores that replace the products of a head, which the compiler then removes.
-
-    They are indexed by row and column and not by position, so only an implementation that computes
-    all pairs of a head at once can use them.
-    """
-
-    scores: Array = array_field(rank=3)
-    per_head = True
-
-    def extent(self) -> tuple[int, None, None]:
-        return self.scores.shape[-3], None, None
-
-    def for_heads(self, heads: Array) -> Score:
-        del heads  # there are no others
-        return self
-
-    def __call__(
-        self, scores: Array, query_position: ArrayLike, key_position: ArrayLike, head: ArrayLike
-    ) -> Array:
-        del query_position, key_position, head
-        return self.scores[0].astype(scores.dtype)
+@jax.jit
+def _attend_additively(arguments: Arguments, vector: Array) -> dict[str, Array]:
+    """Return the results of the definition with additive scores."""
+    finite, nonfinite_queries = replace_nonfinite(arguments.query)
+    arguments = replace(arguments, nonfinite_queries=nonfinite_queries)
+    if arguments.nonfinite_keys is None:
+        key, value, nonfinite_keys = replace_nonfinite_keys(arguments.key, arguments.value)
+        arguments = replace(arguments, key=key, value=value, nonfinite_keys=nonfinite_keys)
+    products = additive_scores(*wide(finite, arguments.key, vector))
+    return attend_by_definition(arguments, products=Products(products))

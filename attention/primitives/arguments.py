@@ -7,22 +7,30 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.sharding import AbstractMesh, AxisType
 from jax.typing import ArrayLike
 
-from attention.primitives.batch import check_broadcasts, to_batch
-from attention.primitives.block_mask import BlockMask, check_extent, check_tile_sizes
+from attention.primitives.cache import CacheView
 from attention.primitives.choice import one_of
 from attention.primitives.dropout import Dropout, key_words
-from attention.primitives.masks import Mask, checked_array, to_int32
-from attention.primitives.precision import score_dtype
+from attention.primitives.masks import (
+    Mask,
+    PairMask,
+    causal,
+    check_extent,
+    checked_array,
+    to_int32,
+)
+from attention.primitives.numerics import score_dtype
 from attention.primitives.pytree_dataclass import (
     array_field,
-    arrays_of,
     batch_shapes,
     pytree_dataclass,
     static,
 )
-from attention.primitives.scores import AttentionSinks, Score
+from attention.primitives.scores import AttentionSinks, Score, bias_array
+from attention.primitives.vectorize import check_broadcasts, to_batch
+from attention.primitives.visits import BlockMask, Visits, check_tile_sizes
 
 RETURNING = ("weights", "logsumexp", "largest_score")
 PRECISIONS = ("default", "high", "highest")
@@ -37,8 +45,7 @@ class Arguments:
         key: `[..., S, K, H]`.
         value: `[..., S, K, Hv]`.
         mask: a predicate on positions, or None.
-        allowed: a mask by index, bool `[..., N or 1, T or 1, S or 1]`, or None.
-        block_mask: the tiles of `mask`, or None.
+        visits: the tiles of a `BlockMask`, or None.
         scores: applied in this order; the arrays that they use are fields, of these heads alone.
         sinks: added to the softmax denominator.
         query_positions: int32 `[T]` or `[..., T]`.
@@ -46,27 +53,28 @@ class Arguments:
         heads: int32 `[N]`, the global number of each query head.
         scale: factor of the products.
         dropout: with the data of its key, uint32 `[..., words]`, or None.
-        nonfinite_keys: bool `[..., S, K]`, or None.
+        nonfinite_queries: bool `[..., T, N]`, or None if the query was not searched for them.
+        nonfinite_keys: bool `[..., S, K]`, or None if key and value were not searched for them.
         counted: whether both positions count from 0 because none were given.
         returning: names of what to return beside the output.
         precision: of products of float32.
         tile_sizes: queries and keys per tile, or None.
     """
 
-    query: Array = array_field(rank=3)
-    key: Array = array_field(rank=3)
-    value: Array = array_field(rank=3)
+    query: Array = array_field("TNh")
+    key: Array = array_field("SKh")
+    value: Array = array_field("SKh")
     mask: Mask | None
-    allowed: Array | None = array_field(rank=3)
-    block_mask: BlockMask | None
+    visits: Visits | None
     scores: tuple[Score, ...]
     sinks: tuple[AttentionSinks, ...]
-    query_positions: Array = array_field(rank=1)
-    key_positions: Array = array_field(rank=1)
-    heads: Array = array_field(rank=1)
-    scale: float | Array = array_field(rank=0)
+    query_positions: Array = array_field("T")
+    key_positions: Array = array_field("S")
+    heads: Array = array_field("N")
+    scale: Array = array_field("")
     dropout: Dropout | None
-    nonfinite_keys: Array | None = array_field(rank=2)
+    nonfinite_queries: Array | None = array_field("TN")
+    nonfinite_keys: Array | None = array_field("SK")
     counted: bool = static()
     returning: tuple[str, ...] = static()
     precision: str = static()
@@ -82,20 +90,31 @@ class Arguments:
         """The dtype of scores and softmax: float32, or float64 if an input is float64."""
         return score_dtype(self.query, self.key, self.value)
 
+    def by_index(self) -> "Arguments":
+        """Return the arguments of one example, with mask and bias arrays indexed by row and column.
+
+        They are indexed by position before. Both are the same where positions count from 0.
+        """
+        positions = None if self.counted else (self.query_positions, self.key_positions)
+        mask = None if self.mask is None else self.mask.by_index(positions)
+        scores = tuple(score.by_index(positions) for score in self.scores)
+        return replace(self, mask=mask, scores=scores)
+
 
 def check_arguments(
     query: Array,
-    key: Array,
-    value: Array,
+    key: Array | CacheView,
+    value: Array | None = None,
     *,
-    mask: Mask | BlockMask | ArrayLike | None = None,
-    score: Score | Collection[Score] = (),
+    mask: Mask | ArrayLike | None = None,
+    is_causal: bool = False,
+    bias: ArrayLike | None = None,
+    score: Score | Collection[Score] | None = None,
     positions: tuple[ArrayLike, ArrayLike] | None = None,
     heads: ArrayLike | None = None,
     scale: float | Array | None = None,
     dropout: Dropout | None = None,
-    returning: Collection[str] = (),
-    nonfinite_keys: ArrayLike | None = None,
+    returning: Collection[str] | None = None,
     precision: str | None = None,
     tile_sizes: tuple[int, int] | None = None,
 ) -> Arguments:
@@ -105,57 +124,84 @@ def check_arguments(
         TypeError: an argument of another type.
         ValueError: shapes that do not fit, unknown names.
     """
+    nonfinite_keys = visits = None
+    if isinstance(key, CacheView):
+        if value is not None or positions is not None:
+            raise ValueError("a CacheView contains the value and the positions: pass neither")
+        _, value, view_mask, positions, nonfinite_keys = key
+        key = key.key
+        if view_mask is not None:
+            mask = view_mask if mask is None else view_mask & mask
     check_shapes(query, key, value)
     *batch, num_queries, num_heads, head_width = query.shape
-    num_keys = key.shape[-3]
+    sizes = num_queries, key.shape[-3]
     if jnp.ndim(0 if scale is None else scale):
         raise ValueError(f"scale is one number for all scores, got shape {jnp.shape(scale)}")
+    returning = () if returning is None else returning
     check_names("returning", returning, RETURNING)
     precision = "highest" if precision is None else str(precision).lower()
-    one_of("precision", precision, PRECISIONS)
-    check_tile_sizes(tile_sizes)
+    if precision not in PRECISIONS:
+        one_of("precision", precision, PRECISIONS)
+    if tile_sizes is not None:
+        check_tile_sizes(tile_sizes)
 
-    block_mask, allowed = None, None
     if isinstance(mask, BlockMask):
         if positions is not None:
             raise ValueError("pass positions to block_mask, not to attend: they decide its tiles")
-        mask.check(num_queries, num_keys, tile_sizes)
-        block_mask, tile_sizes = mask, mask.tile_sizes
-        positions, mask = mask.positions, mask.mask
+        mask.check(*sizes, tile_sizes)
+        positions, visits, tile_sizes = mask.positions, mask.visits, mask.tile_sizes
+        mask = mask.mask
     elif mask is not None and not isinstance(mask, Mask):
-        mask, allowed = None, _check_mask_array(mask, batch, num_heads, (num_queries, num_keys))
+        mask = PairMask(_check_mask_array(mask, batch, num_heads, sizes))
+    if is_causal:
+        mask, visits = causal() if mask is None else causal() & mask, None
     counted = positions is None
-    query_positions, key_positions = _check_positions(positions, batch, num_queries, num_keys)
+    query_positions, key_positions = _check_positions(positions, batch, *sizes)
     if mask is not None:
         for axes in batch_shapes(mask):
             check_broadcasts("mask", axes, batch)
-        check_extent(mask, (num_queries, num_keys), counted=counted)
+        check_extent(mask, sizes, counted=counted)
     dtype = score_dtype(query, key, value)
-    sizes = (None if heads is not None else num_heads, num_queries, num_keys)
-    scores = [part.for_dtype(dtype) for part in _check_scores(score, batch, sizes, counted)]
+    score = _as_tuple(score) if bias is None else (bias_array(bias), *_as_tuple(score))
+    _check_scores(score, batch, (None if heads is not None else num_heads, *sizes), counted)
+    score = [part.for_dtype(dtype) for part in score]
     numbers = _check_heads(heads, num_heads)
     if heads is not None:
-        scores = [part.for_heads(numbers) for part in scores]
+        score = [part.for_heads(numbers) for part in score]
+    scale = head_width**-0.5 if scale is None else scale
     return Arguments(
         query=query,
         key=key,
         value=value,
         mask=mask,
-        allowed=allowed,
-        block_mask=block_mask,
-        scores=tuple(part for part in scores if not isinstance(part, AttentionSinks)),
-        sinks=tuple(part for part in scores if isinstance(part, AttentionSinks)),
+        visits=visits,
+        scores=tuple(part for part in score if not isinstance(part, AttentionSinks)),
+        sinks=tuple(part for part in score if isinstance(part, AttentionSinks)),
         query_positions=query_positions,
         key_positions=key_positions,
         heads=numbers,
-        scale=head_width**-0.5 if scale is None else scale,
+        scale=scale.astype(dtype) if isinstance(scale, Array) else np.asarray(scale, dtype),
         dropout=_check_dropout(dropout, batch),
-        nonfinite_keys=_check_nonfinite_keys(nonfinite_keys, key.shape[:-1]),
+        nonfinite_queries=None,
+        nonfinite_keys=nonfinite_keys,
         counted=counted,
         returning=tuple(returning),
         precision=precision,
         tile_sizes=None if tile_sizes is None else tuple(tile_sizes),
     )
+
+
+def _as_tuple(score: Score | Collection[Score] | None) -> tuple[Score, ...]:
+    if score is None:
+        return ()
+    return tuple(score) if isinstance(score, tuple | list) else (score,)
+
+
+def explicit_mesh(arguments: Arguments) -> AbstractMesh | None:
+    """Return the mesh with Explicit axes of query, key or value; None if there is none."""
+    inputs = arguments.query, arguments.key, arguments.value
+    meshes = (jax.typeof(array).sharding.mesh for array in inputs)
+    return next((mesh for mesh in meshes if AxisType.Explicit in mesh.axis_types), None)
 
 
 def check_shapes(query: Array, key: Array, value: Array) -> None:
@@ -212,7 +258,8 @@ def check_names(argument: str, given: Collection[str], known: Sequence[str]) -> 
     if isinstance(given, str):
         raise TypeError(f"{argument} takes a collection of names: write ({given!r},)")
     for name in given:
-        one_of(f"each name in {argument}", name, known)
+        if name not in known:
+            one_of(f"each name in {argument}", name, known)
 
 
 def _check_mask_array(
@@ -280,12 +327,11 @@ def _check_heads(heads: ArrayLike | None, num_heads: int) -> Array:
 
 
 def _check_scores(
-    given: Score | Collection[Score],
+    given: Sequence[Score],
     batch: Sequence[int],
     sizes: tuple[int | None, int, int],
     counted: bool,
-) -> tuple[Score, ...]:
-    given = (given,) if isinstance(given, Score) or not isinstance(given, tuple | list) else given
+) -> None:
     for part in given:
         if not isinstance(part, Score):
             hint = (
@@ -299,9 +345,8 @@ def _check_scores(
         for axis, ours, theirs in zip(axes, part.extent(), sizes, strict=True):
             if None not in (ours, theirs) and ours != theirs and (counted or axis == axes[0]):
                 raise ValueError(f"a score describes {ours} {axis}, but there are {theirs}")
-        for array, rank in arrays_of(part):
-            check_broadcasts("score", array.shape[: array.ndim - rank], batch)
-    return tuple(given)
+        for axes in batch_shapes(part):
+            check_broadcasts("score", axes, batch)
 
 
 def _check_dropout(dropout: Dropout | None, batch: Sequence[int]) -> Dropout | None:
@@ -318,15 +363,3 @@ def _check_dropout(dropout: Dropout | None, batch: Sequence[int]) -> Dropout | N
         raise TypeError(f"dropout rng must be a jax.random.key, got uint32 of shape {words.shape}")
     check_broadcasts("dropout.rng", words.shape[:-1], batch)
     return replace(dropout, rng=words)
-
-
-def _check_nonfinite_keys(given: ArrayLike | None, shape: tuple[int, ...]) -> Array | None:
-    if given is None:
-        return None
-    flags = jnp.asarray(given)
-    if flags.dtype != bool or flags.shape != shape:
-        raise ValueError(
-            f"nonfinite_keys must be bool of shape {shape} for [..., S, K], got {flags.dtype} "
-            f"{flags.shape}"
-        )
-    return flags

@@ -1,26 +1,28 @@
 """The public function: validate, choose an implementation, call it; and explain the choice."""
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from inspect import signature
+from math import prod
 from typing import Any
 
 import jax
 from jax import Array
 from jax.typing import ArrayLike
 
-from attention.primitives.arguments import Arguments, check_arguments
-from attention.primitives.block_mask import BlockMask
+from attention.primitives import kernels
+from attention.primitives.arguments import Arguments, check_arguments, explicit_mesh
+from attention.primitives.cache import CacheView
 from attention.primitives.choice import one_of
 from attention.primitives.dot_product import attend_by_definition
 from attention.primitives.dropout import Dropout
-from attention.primitives.lift import possible_shards
 from attention.primitives.masks import Mask
 from attention.primitives.pytree_dataclass import batch_shapes
 from attention.primitives.scores import Score
 from attention.primitives.sharding import per_shard
 from attention.primitives.tiled import attend_in_tiles
+from attention.primitives.vectorize import possible_shards
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 
@@ -33,15 +35,16 @@ class Implementation:
         name: what `attend(implementation=...)` takes.
         refusal: (arguments, platform) → why it cannot compute them there, in half a sentence; None
             if it can.
-        run: (arguments, platform) → "output" and what `arguments.returning` names.
+        run: (arguments, platform=platform) → "output", what `arguments.returning` names, and
+            perhaps more.
         preference: (arguments, platform) → why it is the default for arguments that it can
-            compute; None if another should be tried first.
+            compute; None if another should be tried first. None = never the default.
     """
 
     name: str
     refusal: Callable[[Arguments, str], str | None]
     run: Callable[[Arguments, str], dict[str, Array]]
-    preference: Callable[[Arguments, str], str | None]
+    preference: Callable[[Arguments, str], str | None] | None = None
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,8 @@ class Choice:
     Attributes:
         implementation: what was chosen.
         reason: why.
-        refusals: name → why it cannot compute the arguments, of those that cannot.
+        refusals: name → why it was not chosen, of those that cannot compute the arguments or are
+            chosen by name only.
     """
 
     implementation: Implementation
@@ -65,17 +69,18 @@ class Choice:
 
 def attend(
     query: Array,
-    key: Array,
-    value: Array,
+    key: Array | CacheView,
+    value: Array | None = None,
     *,
-    mask: Mask | BlockMask | ArrayLike | None = None,
-    score: Score | Collection[Score] = (),
+    mask: Mask | ArrayLike | None = None,
+    is_causal: bool = False,
+    bias: ArrayLike | None = None,
+    score: Score | Collection[Score] | None = None,
     positions: tuple[ArrayLike, ArrayLike] | None = None,
     heads: ArrayLike | None = None,
     scale: float | Array | None = None,
     dropout: Dropout | None = None,
-    returning: Collection[str] = (),
-    nonfinite_keys: ArrayLike | None = None,
+    returning: Collection[str] | None = None,
     precision: str | None = None,
     tile_sizes: tuple[int, int] | None = None,
     implementation: str | None = None,
@@ -89,13 +94,17 @@ def attend(
 
     Args:
         query: `[..., T, N, H]`.
-        key: `[..., S, K, H]`; K divides N, and query head n reads key head n // G.
+        key: `[..., S, K, H]`; K divides N, and query head n reads key head n // G. Or the view that
+            `Cache.extend` returns, which contains the values, the positions and the keys to mask.
         value: `[..., S, K, Hv]`.
         mask: which keys each query attends to: a mask of `attention.masks`, a predicate on
-            positions; a `BlockMask` of one; or a bool array `[..., T, S]`, or `[..., N, T, S]` with
-            as many axes as the weights (row = query, column = key, True = may attend; T, S and N
-            may be 1). A mask whose arrays have batch axes lets each example skip its own tiles;
-            under `jax.vmap`, and on a mesh with Auto axes, all tiles are computed instead.
+            positions, or the `block_mask` of one; or a bool array `[..., T, S]`, or
+            `[..., N, T, S]` with as many axes as the weights (row = query, column = key, True =
+            may attend; T, S and N may be 1). A mask whose arrays have batch axes lets each example
+            skip its own tiles; under `jax.vmap`, and on a mesh with Auto axes, all tiles are
+            computed instead.
+        is_causal: whether to mask keys after the query, as `mask & masks.causal()`.
+        bias: added to the scaled products before score functions, as `scores.bias_array(bias)`.
         score: score functions of `attention.scores`, applied to the scaled products in this order,
             before the mask.
         positions: `(query_positions [..., T], key_positions [..., S])`, integers. Without them
@@ -111,17 +120,17 @@ def attend(
 
             - "weights" `[..., N, T, S]`, "logsumexp" `[..., N, T]`;
             - "largest_score" `[..., N, T]`, without gradient; -inf for a fully masked query.
-        nonfinite_keys: bool `[..., S, K]`, True where a key or its value was not finite and was
-            replaced by 0, as in a `Cache`. If given, `key` and `value` are assumed finite and are
-            not checked.
         precision: "default", "high" or "highest" (the default), of products of float32. Products of
             narrower inputs are computed in their dtype, on a CPU by tiles in float32; all are
             accumulated in float32.
         tile_sizes: queries and keys per tile of the "tiled" implementation.
-        implementation: "reference" or "tiled": that one, or an error with the reason. By default
-            it is chosen for the arguments and the platform that the computation is lowered for, if
-            this process has a device of that platform; `explain` reports it. An export
-            (`jax.export`) for any other platform contains the choice for the default device.
+        implementation: "reference", "tiled" or "tokamax" (first-order reverse mode only; needs
+            `pip install attention[kernels]`), or one of its own: "tokamax:mosaic",
+            "tokamax:triton", "tokamax:cudnn", "tokamax:xla_chunked" or "tokamax:xla". A name means
+            that one, or an error with the reason. By default it is chosen for the arguments and
+            the platform that the computation is lowered for, if this process has a device of that
+            platform; `explain` reports it. An export (`jax.export`) for any other platform contains
+            the choice for the default device.
 
     Returns:
         The output `[..., T, N, Hv]` in the query's dtype, or with `returning` a pair of it and a
@@ -133,30 +142,21 @@ def attend(
             implementation that cannot compute this, with the reason and the alternatives.
         TypeError: a mask that is neither a predicate nor bool, inputs that are not floats.
     """
-    arguments = check_arguments(
-        query,
-        key,
-        value,
-        mask=mask,
-        score=score,
-        positions=positions,
-        heads=heads,
-        scale=scale,
-        dropout=dropout,
-        returning=returning,
-        nonfinite_keys=nonfinite_keys,
-        precision=precision,
-        tile_sizes=tile_sizes,
-    )
-    results = per_shard(attend_by, arguments, implementation)
+    given = dict(locals())
+    del given["implementation"]
+    arguments = check_arguments(**given)
+    if explicit_mesh(arguments) is None:
+        results = runner(arguments, implementation)(arguments)
+    else:
+        results = per_shard(attend_by, arguments, implementation)
     output = results["output"]
     return (output, {name: results[name] for name in returning}) if returning else output
 
 
 def explain(
     query: Array,
-    key: Array,
-    value: Array,
+    key: Array | CacheView,
+    value: Array | None = None,
     *,
     platform: str | None = None,
     **arguments: Any,  # noqa: ANN401 - those of attend
@@ -210,51 +210,70 @@ def choose(arguments: Arguments, name: str | None, platform: str) -> Choice:
             alternatives.
     """
     if name is not None:
-        one_of("implementation", name, [one.name for one in IMPLEMENTATIONS])
-        chosen = next(one for one in IMPLEMENTATIONS if one.name == name)
+        chosen = next((one for one in IMPLEMENTATIONS if one.name == name), None)
+        if chosen is None:
+            one_of("implementation", name, [one.name for one in IMPLEMENTATIONS])
         if (why := chosen.refusal(arguments, platform)) is None:
             return Choice(chosen, "asked for by name", {})
         able = [one.name for one in IMPLEMENTATIONS if one.refusal(arguments, platform) is None]
         raise ValueError(
             f"implementation {name!r} cannot compute this: {why}; {', '.join(able)} could"
         )
-    refusals = {
-        one.name: why for one in IMPLEMENTATIONS if (why := one.refusal(arguments, platform))
-    }
-    for one in IMPLEMENTATIONS:
+    defaults = [one for one in IMPLEMENTATIONS if one.preference]
+    refusals = {one.name: why for one in defaults if (why := one.refusal(arguments, platform))}
+    for one in defaults:
         if one.name not in refusals and (reason := one.preference(arguments, platform)):
+            refusals["tokamax"] = f"by name only: no committed page shows it faster on {platform}"
             return Choice(one, f"{reason} on {platform}", refusals)
     raise AssertionError("the reference takes everything")
 
 
-def attend_by(arguments: Arguments, name: str | None) -> dict[str, Array]:
-    """Run the implementation of the platform, of those with devices, that is lowered for."""
+def runner(arguments: Arguments, name: str | None) -> Callable[[Arguments], dict[str, Array]]:
+    """Return the function that computes these arguments on each platform with devices.
 
-    def results(choice: Choice, platform: str, arguments: Arguments) -> dict[str, Array]:
-        found = choice.implementation.run(arguments, platform)
-        return {name: found[name] for name in ("output", *arguments.returning)}
+    It runs the implementation of the platform that is lowered for.
 
+    Raises:
+        ValueError: a named implementation that cannot compute this on any of these platforms.
+    """
     runs, error = {}, None
     for platform in available_platforms():
         try:
-            runs[platform] = partial(results, choose(arguments, name, platform), platform)
+            choice = choose(arguments, name, platform)
         except ValueError as refused:
             error = error or refused
+        else:
+            runs[platform] = partial(choice.implementation.run, platform=platform)
     if not runs:
         raise error
-    if len(runs) == 1:
-        return next(iter(runs.values()))(arguments)
+    return next(iter(runs.values())) if len(runs) == 1 else partial(_run_by_platform, runs)
+
+
+def _run_by_platform(runs: dict[str, Callable], arguments: Arguments) -> dict[str, Array]:
+    names = "output", *arguments.returning
+
+    def named(run: Callable[[Arguments], dict[str, Array]], given: Arguments) -> dict[str, Array]:
+        results = run(replace(given, scale=arguments.scale))  # not traced, unless it was before
+        return {name: results[name] for name in names}
+
+    runs = {platform: partial(named, run) for platform, run in runs.items()}
     return jax.lax.platform_dependent(arguments, **runs)
 
 
-def _few_pairs(arguments: Arguments) -> str | None:
-    if arguments.tile_sizes is not None or arguments.block_mask is not None:
+def attend_by(arguments: Arguments, name: str | None) -> dict[str, Array]:
+    """Return "output" and what `arguments.returning` names, for the arguments of one shard."""
+    results = runner(arguments, name)(arguments)
+    return {name: results[name] for name in ("output", *arguments.returning)}
+
+
+def _few_scores(arguments: Arguments) -> str | None:
+    if arguments.tile_sizes is not None:
         return None
-    num_queries, num_keys = arguments.query.shape[-3], arguments.key.shape[-3]
+    *batch, num_queries, num_heads, _ = arguments.query.shape
     if num_queries == 1:
         return "one query has no more scores than keys"
-    if num_queries * num_keys <= FEW_PAIRS:
-        return "so few pairs fit a cache as they are"
+    if prod((*batch, num_queries, num_heads, arguments.key.shape[-3])) <= FEW_SCORES:
+        return "so few scores fit a cache as they are"
     return None
 
 
@@ -266,7 +285,7 @@ def _refusal_of_tiles(arguments: Arguments, platform: str) -> str | None:
 
 
 def _preference_for_tiles(arguments: Arguments, platform: str) -> str | None:
-    if _few_pairs(arguments):
+    if _few_scores(arguments):
         return None
     inputs = arguments.query, arguments.key, arguments.value
     if any(batch_shapes(arguments.mask)) and possible_shards(*inputs) > 1:
@@ -276,13 +295,8 @@ def _preference_for_tiles(arguments: Arguments, platform: str) -> str | None:
     return "linear in memory; it skips empty tiles"
 
 
-def _everywhere(run: Callable[[Arguments], dict[str, Array]]) -> Callable[..., dict[str, Array]]:
-    """Take a platform, for a function that is the same on all platforms."""
-    return lambda arguments, platform: run(arguments)
-
-
-# Up to this many pairs of one head, tiles cost more than they save (measured on a CPU).
-FEW_PAIRS = 64 * 64
+# Up to this many scores fit a cache of a core, 1 MiB.
+FEW_SCORES = 2**18
 
 IMPLEMENTATIONS = (
     Implementation("tiled", _refusal_of_tiles, attend_in_tiles, _preference_for_tiles),
@@ -290,10 +304,18 @@ IMPLEMENTATIONS = (
         "reference",
         lambda arguments, _: (
             None
-            if arguments.tile_sizes is None or arguments.block_mask is not None
+            if arguments.tile_sizes is None or arguments.visits is not None
             else "it has no tiles, and tile_sizes was given"
         ),
-        _everywhere(attend_by_definition),
-        lambda arguments, _: _few_pairs(arguments) or "there is nothing to cut into tiles",
+        attend_by_definition,
+        lambda arguments, _: _few_scores(arguments) or "there is nothing to cut into tiles",
+    ),
+    *(
+        Implementation(
+            name,
+            partial(kernels.refusal, name=name),
+            partial(kernels.attend_by_tokamax, name=name),
+        )
+        for name in kernels.PLATFORMS
     ),
 )

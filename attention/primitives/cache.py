@@ -8,7 +8,7 @@ masks on positions serve prefill, decoding and training.
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ from jax.typing import ArrayLike, DTypeLike
 
 from attention.primitives import masks
 from attention.primitives.masks import Mask, to_int32
-from attention.primitives.nonfinite import replace_nonfinite_keys
+from attention.primitives.numerics import replace_nonfinite_keys
 from attention.primitives.pytree_dataclass import array_field, pytree_dataclass, static
 
 EMPTY_SLOT = 2**31 - 1  # the position of an empty slot, larger than that of any token
@@ -27,39 +27,25 @@ CHUNK = 8  # slots that `gather_rows` reorders at a time on a CPU
 class CacheView(NamedTuple):
     """Keys and values for the queries of the tokens that were written last.
 
-    Pass `arguments` to `attention.attend`. The keys and values contain 0 in place of NaN and
-    infinities: without `nonfinite_keys` the output would be finite, also past the end of a cache.
+    Pass it to `attention.attend` in place of the key. The keys and values contain 0 in place of NaN
+    and infinities, which are searched for once, when they are written.
 
     Attributes:
         key: `[..., S, K, H]`.
         value: `[..., S, K, Hv]`.
-        positions: int32 `[..., S]`, of the keys.
-        mask: masks empty slots; for a ring, also the keys that are no longer in its window.
+        mask: masks empty slots; for a ring, also the keys that are no longer in its window. None
+            if every slot is full.
+        positions: int32, of the queries `[..., T]` and of the keys `[..., S]`; None if both are
+            counted from 0.
         nonfinite_keys: bool `[..., S, K]`, True where 0 replaces non-finite numbers; for a row that
             was written past its end, True everywhere.
-        query_positions: int32 `[..., T]`.
     """
 
     key: Array
     value: Array
-    positions: Array
-    mask: Mask
+    mask: Mask | None
+    positions: tuple[Array, Array] | None
     nonfinite_keys: Array
-    query_positions: Array
-
-    def arguments(self, mask: Mask | None = None) -> dict[str, Any]:
-        """Return all that `attend` needs beside the queries.
-
-        Args:
-            mask: ANDed with that of the view.
-        """
-        return {
-            "key": self.key,
-            "value": self.value,
-            "mask": self.mask if mask is None else self.mask & mask,
-            "positions": (self.query_positions, self.positions),
-            "nonfinite_keys": self.nonfinite_keys,
-        }
 
 
 @pytree_dataclass
@@ -89,7 +75,7 @@ class Cache:
     >>> cache, outputs = empty_cache((1,), 6, num_kv_heads=2, head_width=8), []
     >>> for tokens in (slice(0, 4), slice(4, 5), slice(5, 6)):
     ...     cache, view = cache.extend(key[:, tokens], value[:, tokens])
-    ...     outputs.append(attend(query[:, tokens], **view.arguments(masks.causal())))
+    ...     outputs.append(attend(query[:, tokens], view, mask=masks.causal()))
     >>> full_pass = attend(query, key, value, mask=masks.causal())
     >>> bool(jnp.allclose(jnp.concatenate(outputs, axis=1), full_pass, atol=1e-5))
     True
@@ -102,15 +88,15 @@ class Cache:
         ring: whether a full row continues in its first slot.
     """
 
-    key_slots: Array = array_field(rank=3)
-    value_slots: Array = array_field(rank=3)
-    nonfinite_slots: Array = array_field(rank=2)
-    lengths: Array = array_field(rank=0)
+    key_slots: Array = array_field("KSh")
+    value_slots: Array = array_field("KSh")
+    nonfinite_slots: Array = array_field("KS")
+    lengths: Array = array_field("")
     ring: bool = static(default=False)
 
     @property
     def key(self) -> Array:
-        """`[..., S, K, H]`, to be passed to `attention.attend` with `nonfinite_keys`."""
+        """`[..., S, K, H]`, with 0 in place of non-finite numbers."""
         return _swap_axes(self.key_slots)
 
     @property
@@ -123,6 +109,14 @@ class Cache:
         """Bool `[..., S, K]`, True where 0 replaces non-finite numbers; all True past the end."""
         flags = jnp.swapaxes(self.nonfinite_slots, -2, -1)
         return flags if self.ring else flags | self._overflowed[..., None, None]
+
+    def view(self, positions: tuple[Array, Array] | None = None) -> CacheView:
+        """Return all slots of a full cache, for cross-attention.
+
+        Args:
+            positions: of the queries `[..., T]` and of the keys `[..., S]`.
+        """
+        return CacheView(self.key, self.value, None, positions, self.nonfinite_keys)
 
     @property
     def size(self) -> int:
@@ -271,10 +265,9 @@ class Cache:
         return CacheView(
             after.key,
             after.value,
-            jnp.where(moved, slots + end[..., None] - self.size, slots),
             masks.lengths(jnp.where(overflowed, end, after.lengths)),
+            (positions, jnp.where(moved, slots + end[..., None] - self.size, slots)),
             after.nonfinite_keys,
-            positions,
         )
 
     def _view_before(
@@ -295,10 +288,9 @@ class Cache:
         return CacheView(
             jnp.concatenate([self.key, key], axis=-3),
             jnp.concatenate([self.value, value], axis=-3),
-            jnp.concatenate([old, new], axis=-1),
             mask & masks.window(self.size - 1, None) if self.ring else mask,
+            (positions, jnp.concatenate([old, new], axis=-1)),
             jnp.concatenate([self.nonfinite_keys, nonfinite], axis=-2),
-            positions,
         )
 
     def _write(self, slots: Array, key: Array, value: Array, nonfinite: Array) -> "Cache":

@@ -10,13 +10,19 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from attention.primitives.arguments import Arguments
-from attention.primitives.batch import over_batch
-from attention.primitives.dense_mask import dense_mask
-from attention.primitives.dropout import keep_factor
-from attention.primitives.nonfinite import nan_rows, nan_where, replace_nonfinite
-from attention.primitives.precision import score_dtype
-from attention.primitives.scores import Score, apply_scores
-from attention.primitives.softmax import share_with_sinks, softmax
+from attention.primitives.dropout import keep_pairs
+from attention.primitives.numerics import (
+    nan_rows,
+    nan_where,
+    product,
+    replace_nonfinite,
+    replace_nonfinite_keys,
+    score_dtype,
+    share_with_sinks,
+    softmax,
+)
+from attention.primitives.pytree_dataclass import array_field, pytree_dataclass
+from attention.primitives.vectorize import Cut, over_batch, over_heads, with_axes_of_one
 
 Tree = Any
 
@@ -39,20 +45,37 @@ def scaled_dot_product(
     """
     dtype = score_dtype(query, key, value)
     scale = jnp.asarray(query.shape[-1] ** -0.5 if scale is None else scale, dtype)
-    finite_query, key, value, *flags = replace_nonfinite(query, key, value, nonfinite_keys)
-    nan = nan_where(flags[0][:, None] | flags[1][None, :], dtype)
-    scores = score(scale * product("TH,SH->TS", finite_query, key, dtype, precision)) + nan
+    finite_query, nonfinite_queries = replace_nonfinite(query)
+    if nonfinite_keys is None:
+        key, value, nonfinite_keys = replace_nonfinite_keys(key, value)
+    scores = score(scale * product("TH,SH->TS", finite_query, key, dtype, precision))
+    scores = scores + nan_where(nonfinite_queries, dtype)[:, None]
+    output, *more = attention_from_scores(scores, value, allowed, keep, nonfinite_keys, precision)
+    return output.astype(query.dtype), *more
+
+
+def attention_from_scores(
+    scores: Array,
+    value: Array,
+    allowed: ArrayLike = True,
+    keep: ArrayLike = 1.0,
+    nonfinite_keys: Array | None = None,
+    precision: str = "highest",
+) -> tuple[Array, Array, Array]:
+    """Softmax over the keys of any scores of one head, and the weighted sum of the values.
+
+    scores [T, S] in float32 or float64; value [S, Hv]; allowed, keep and nonfinite_keys as in
+    `scaled_dot_product`, and so are the results, but for the dtype of the output, which is that of
+    the scores.
+    """
+    if nonfinite_keys is None:
+        value, nonfinite_keys = replace_nonfinite(value)
+    scores = scores + nan_where(nonfinite_keys, scores.dtype)[None, :]
     weights, logsumexp = softmax(jnp.where(allowed, scores, -jnp.inf))
     weights = jnp.where(allowed, weights, 0)  # 0 already, unless the row attends to a NaN
-    output = product("TS,SH->TH", (keep * weights).astype(value.dtype), value, dtype, precision)
-    return nan_rows(output, logsumexp).astype(query.dtype), weights, logsumexp
-
-
-def product(equation: str, left: Array, right: Array, dtype: jnp.dtype, precision: str) -> Array:
-    """Multiply in the dtype of the factors (`dtype` if they differ), and accumulate in `dtype`."""
-    factors = left.dtype if left.dtype == right.dtype else dtype
-    left, right = left.astype(factors), right.astype(factors)
-    return jnp.einsum(equation, left, right, precision=precision, preferred_element_type=dtype)
+    kept = (keep * weights).astype(value.dtype)
+    output = product("TS,SH->TH", kept, value, scores.dtype, precision)
+    return nan_rows(output, logsumexp), weights, logsumexp
 
 
 def multi_head(
@@ -150,51 +173,62 @@ def grouped_query(
     return merge(output, 1), merge(weights, 0), merge(logsumexp, 0)
 
 
-@partial(jax.jit, inline=True)
-def attend_by_definition(arguments: Arguments) -> dict[str, Array]:
-    """`grouped_query` for a batch, with all weights `[..., N, T, S]` in memory."""
+@pytree_dataclass
+class Products:
+    """Numbers `[..., N, T, S]` in place of the scaled products of query and key."""
 
-    def example(one: Arguments) -> dict[str, Array]:
-        rows, columns = one.query_positions[:, None], one.key_positions[None, :]
-        allowed = dense_mask(one)
-        if allowed is None:
-            allowed = True
-        elif allowed.shape[0] == 1:
-            allowed = allowed[0]
-        keep = None
-        if one.dropout is not None:
-            keep = keep_factor(one.dropout, one.heads, one.query_positions, one.key_positions)
-
-        def change(values: Array, given: tuple[Array, list[Score | None]]) -> Array:
-            head, of_head = given
-            return apply_scores(one.scores, of_head, values, rows, columns, head)
-
-        output, weights, logsumexp = grouped_query(
-            one.query,
-            one.key,
-            one.value,
-            allowed,
-            one.scale,
-            keep,
-            change,
-            (one.heads, [score.by_head() for score in one.scores]),
-            one.nonfinite_keys,
-            one.precision,
-        )
-        return {"output": output, "weights": weights, "logsumexp": logsumexp}
-
-    return _with_sinks(over_examples(example, arguments), arguments)
+    array: Array = array_field("NTS")
 
 
-def over_examples(example: Callable[[Arguments], Tree], arguments: Arguments) -> Tree:
-    """Map a function of the arguments of one example, without batch axes, over the batch axes."""
-    return over_batch(example, (arguments,), (None,), arguments.batch)
+@partial(jax.jit, static_argnames="platform", inline=True)
+def attend_by_definition(
+    arguments: Arguments, platform: str | None = None, products: Products | None = None
+) -> dict[str, Array]:
+    """`scaled_dot_product` for all heads and examples, with all weights `[..., N, T, S]` in memory.
 
+    Args:
+        arguments: of `attend`.
+        platform: has no effect.
+        products: in place of the scaled products; non-finite queries and keys are flagged then.
 
-def _with_sinks(results: dict[str, Array], arguments: Arguments) -> dict[str, Array]:
+    Returns:
+        "output", "weights", "logsumexp" and "largest_score".
+    """
+    del platform
+    all_heads = Cut(1, 1, arguments.key.shape[-2])
+
+    def example(one: Arguments, *products: Products) -> tuple[Array, Array, Array]:
+        output, *more = over_heads(attend_one_head, (one.by_index(), *products), all_heads)
+        return jnp.swapaxes(output, 0, 1), *more
+
+    trees = (arguments,) if products is None else (arguments, products)
+    output, weights, logsumexp = over_batch(example, trees, arguments.batch)
+    results = {"output": output, "weights": weights, "logsumexp": logsumexp}
     if "largest_score" in arguments.returning:  # without sinks, beside which it may round to 0
-        largest = jnp.log(jnp.max(results["weights"], axis=-1, initial=0)) + results["logsumexp"]
-        empty = jnp.isneginf(results["logsumexp"])
-        largest = jnp.where(empty, -jnp.inf, largest)
-        results = results | {"largest_score": jax.lax.stop_gradient(largest)}
+        largest = jnp.log(jnp.max(weights, axis=-1, initial=0)) + logsumexp
+        largest = jnp.where(jnp.isneginf(logsumexp), -jnp.inf, largest)
+        results["largest_score"] = jax.lax.stop_gradient(largest)
     return share_with_sinks(results, arguments.sinks)
+
+
+def attend_one_head(one: Arguments, products: Products | None = None) -> tuple[Array, Array, Array]:
+    """`scaled_dot_product` or `attention_from_scores` of the arguments of one head."""
+    one = with_axes_of_one(one)
+    rows, columns = one.query_positions[:, None], one.key_positions[None, :]
+    allowed, keep = True if one.mask is None else one.mask(rows, columns), 1.0
+    if one.dropout is not None:
+        rng = one.dropout.rng[:, None, None]
+        keep = keep_pairs(rng, one.dropout.rate, one.heads, rows, columns)
+
+    def score(scores: Array) -> Array:
+        for function in one.scores:
+            scores = function(scores, rows, columns, one.heads)
+        return scores
+
+    more = one.nonfinite_keys, one.precision
+    if products is None:
+        inputs = one.query, one.key, one.value
+        return scaled_dot_product(*inputs, allowed, one.scale, keep, score, *more)
+    scores = score(products.array) + nan_where(one.nonfinite_queries, one.dtype)[:, None]
+    output, *results = attention_from_scores(scores, one.value, allowed, keep, *more)
+    return output.astype(one.query.dtype), *results

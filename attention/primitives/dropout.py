@@ -19,7 +19,7 @@ class Dropout:
         rate: a number in [0, 1).
     """
 
-    rng: Array = array_field(rank=1)  # of the data of a key
+    rng: Array = array_field("w")  # of the data of a key
     rate: float = static()
 
     def __post_init__(self) -> None:
@@ -30,8 +30,6 @@ class Dropout:
             )
         if not 0 <= self.rate < 1:
             raise ValueError(f"dropout rate must lie in [0, 1), got {self.rate}")
-        if isinstance(self.rng, int | float):
-            raise TypeError(f"dropout rng must be a jax.random.key, got {self.rng!r}")
 
 
 def keep_factor(

@@ -5,8 +5,6 @@ from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-from jax import Array
 
 Tree = Any
 
@@ -58,22 +56,4 @@ def _differentiate_once_jvp(name: str, primals: Tree, tangents: Tree) -> Tree:
     raise NotImplementedError(
         f"implementation {name!r} has first-order reverse-mode derivatives only: use "
         "implementation='tiled' of attend for second derivatives"
-    )
-
-
-def is_float(x: Array) -> bool:
-    """Return whether an array has a floating-point dtype."""
-    return jnp.issubdtype(x.dtype, jnp.floating)
-
-
-def split_floats(tree: Tree) -> tuple[Tree, Tree]:
-    """Return the floating-point arrays of a tree, and the others; None in place of the rest."""
-    floats = jax.tree.map(lambda x: x if is_float(x) else None, tree)
-    return floats, jax.tree.map(lambda x: None if is_float(x) else x, tree)
-
-
-def join_floats(floats: Tree, others: Tree) -> Tree:
-    """Return the tree that `split_floats` split."""
-    return jax.tree.map(
-        lambda x, y: y if x is None else x, floats, others, is_leaf=lambda x: x is None
     )

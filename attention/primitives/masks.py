@@ -12,8 +12,7 @@ Each picture below has query positions 0 to 5 as rows and key positions 0 to 5 a
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import fields
-from functools import partial
+from dataclasses import fields, replace
 from operator import index
 from typing import ClassVar, NamedTuple
 
@@ -23,13 +22,16 @@ import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
-from attention.primitives.closures import HoistedFunction, hoist
+from attention.primitives.functions import Program, hoist
 from attention.primitives.pytree_dataclass import (
     array_field,
+    arrays_of,
     batch_shapes,
+    map_arrays,
     pytree_dataclass,
     static,
 )
+from attention.primitives.vectorize import over_batch
 
 INT32 = jnp.iinfo(jnp.int32)
 
@@ -47,8 +49,15 @@ class PositionTiles(NamedTuple):
         return cls(positions, positions.min(axis=-1), positions.max(axis=-1))
 
 
+class PositionRange(NamedTuple):
+    """The lowest and the highest position of one tile of queries or keys, int32 numbers."""
+
+    low: Array
+    high: Array
+
+
 class TileBounds(NamedTuple):
-    """Conservative bounds per tile, bool `[query tiles, key tiles]`.
+    """Conservative bounds per tile, bool `[query tiles, key tiles]`, or of one pair of tiles.
 
     `any` False = fully masked; `all` True = fully visible.
     """
@@ -66,6 +75,9 @@ class Mask:
     # Whether the two positions are compared, so that the result depends on where the queries are
     # among the keys.
     compares_positions: ClassVar[bool] = False
+
+    # NumPy then leaves `array & mask` to the mask.
+    __array_ufunc__ = None
 
     def __call__(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
         """Return whether a query at one position may attend to a key at another: bool, elementwise.
@@ -97,14 +109,23 @@ class Mask:
         """
         del query_position
 
-    def band_width(self) -> int | None:
-        """Return a static width of the band of visible keys; None if none is known.
+    def band(self) -> tuple[int, int] | None:
+        """Return (before, after) if no key further from the query is visible; None if unknown.
 
-        It is before + after + 1 if `key_range` lies between `before` positions before the query
-        and `after` positions after it, for every query. One query may have fewer keys:
-        `block(size)` reaches size - 1 positions in both directions, a width of 2 · size - 1.
+        For every query `key_range` lies between `before` positions before it and `after` positions
+        after it. One query may have fewer keys: `block(size)` has the band (size - 1, size - 1).
         """
         return None
+
+    def by_index(self, positions: tuple[Array, Array] | None) -> "Mask":
+        """Return it with its arrays of pairs indexed by query and key, not by their positions.
+
+        Args:
+            positions: of the queries `[T]` and keys `[S]`; None if both count from 0.
+        """
+        parts = {part.name: getattr(self, part.name) for part in fields(self)}
+        parts = {name: each.by_index(positions) for name, each in parts.items() if _is_mask(each)}
+        return replace(self, **parts) if parts else self
 
     def tile_bounds(self, query: PositionTiles, key: PositionTiles) -> TileBounds:
         """Return which tiles may contain a visible pair, and which contain only visible pairs.
@@ -129,25 +150,25 @@ class Mask:
 
         return jax.lax.map(row, query.positions)
 
-    def __and__(self, other: "Mask") -> "Mask":
-        """Return the mask that allows what both allow.
+    def __and__(self, other: "Mask | ArrayLike") -> "Mask":
+        """Return the mask that allows what both allow; a bool array is wrapped in `from_array`.
 
         Raises:
             ValueError: `cu_seqlens` of other keys than queries, and a mask that compares positions.
         """
-        leaves = [*leaves_of(self), *leaves_of(_operand(other))]
-        compares = any(leaf.compares_positions for leaf in leaves)
-        if compares and any(isinstance(leaf, CuSeqlens) and leaf.own_keys for leaf in leaves):
-            raise ValueError(
-                "cu_seqlens with key_offsets gives a sequence other positions among the keys than "
-                "among the queries, so no mask can compare them: pass causal=True to cu_seqlens, "
-                "or no key_offsets if both are the same"
-            )
-        return And(self, _operand(other))
+        return _both(self, _operand(other))
 
-    def __or__(self, other: "Mask") -> "Mask":
-        """Return the mask that allows what either allows."""
+    def __rand__(self, other: ArrayLike) -> "Mask":
+        """Return the mask that allows what a bool array and this mask allow."""
+        return _both(_operand(other), self)
+
+    def __or__(self, other: "Mask | ArrayLike") -> "Mask":
+        """Return the mask that allows what either allows; as `&` for a bool array."""
         return Or(self, _operand(other))
+
+    def __ror__(self, other: ArrayLike) -> "Mask":
+        """Return the mask that allows what a bool array or this mask allows."""
+        return Or(_operand(other), self)
 
     def __invert__(self) -> "Mask":
         """Return the mask that allows what this one forbids."""
@@ -158,13 +179,53 @@ class Mask:
         raise TypeError("a mask is neither true nor false: compose masks with &, | and ~")
 
 
-def _operand(other: Mask) -> Mask:
+def _is_mask(part: object) -> bool:
+    return isinstance(part, Mask)
+
+
+def _operand(other: Mask | ArrayLike) -> Mask:
+    if isinstance(other, np.ndarray | jax.Array):
+        return from_array(other)
     if not isinstance(other, Mask):
         raise TypeError(
-            f"a mask composes with masks, not with {type(other).__name__}: "
-            "wrap a bool array in masks.from_array, and compose masks before block_mask"
+            f"a mask composes with masks and bool arrays, not with {type(other).__name__}: compose "
+            "masks before block_mask"
         )
     return other
+
+
+def _both(left: Mask, right: Mask) -> Mask:
+    leaves = [*leaves_of(left), *leaves_of(right)]
+    compares = any(leaf.compares_positions for leaf in leaves)
+    if compares and any(isinstance(leaf, CuSeqlens) and leaf.own_keys for leaf in leaves):
+        raise ValueError(
+            "cu_seqlens with key_offsets gives a sequence other positions among the keys than "
+            "among the queries, so no mask can compare them: pass causal=True to cu_seqlens, "
+            "or no key_offsets if both are the same"
+        )
+    return And(left, right)
+
+
+def full() -> Mask:
+    """Allow every pair. Position 2³¹ - 1, that of empty slots of a cache, is no key.
+
+    >>> print(picture(full(), 6))
+    1 1 1 1 1 1
+    1 1 1 1 1 1
+    1 1 1 1 1 1
+    1 1 1 1 1 1
+    1 1 1 1 1 1
+    1 1 1 1 1 1
+    """
+    return Full()
+
+
+@pytree_dataclass
+class Full(Mask):
+    """The mask that `full` makes."""
+
+    def key_range(self, query_position: Array) -> tuple[Array, Array]:
+        return jnp.full_like(query_position, INT32.min), jnp.full_like(query_position, INT32.max)
 
 
 def causal() -> Mask:
@@ -234,17 +295,20 @@ class Window(Mask):
             stop = jnp.minimum(query_position, INT32.max - reach) + reach
         return start, stop
 
-    def band_width(self) -> int | None:
-        return None if None in (self.before, self.after) else self.before + self.after + 1
+    def band(self) -> tuple[int, int] | None:
+        return None if None in (self.before, self.after) else (self.before, self.after)
 
 
-def lengths(lengths: ArrayLike, query_lengths: ArrayLike | None = None) -> Mask:
+def lengths(lengths: ArrayLike, *, query_lengths: ArrayLike | None = None) -> Mask:
     """Allow keys that are tokens and not padding: 0 <= key position < length.
 
     Args:
         lengths: integers `[...]`, the number of keys of each example.
         query_lengths: integers `[...]`, the number of queries of each example; a query beyond it
             attends to no key. All queries by default.
+
+    Raises:
+        ValueError: known lengths below 0.
 
     >>> print(picture(lengths(4), 6))
     1 1 1 1 0 0
@@ -254,17 +318,24 @@ def lengths(lengths: ArrayLike, query_lengths: ArrayLike | None = None) -> Mask:
     1 1 1 1 0 0
     1 1 1 1 0 0
     """
-    keys = Lengths(to_int32("lengths", lengths, 0))
+    keys = Lengths(_checked_lengths("lengths", lengths))
     if query_lengths is None:
         return keys
-    return keys & QueryLengths(to_int32("query_lengths", query_lengths, 0))
+    return keys & QueryLengths(_checked_lengths("query_lengths", query_lengths))
+
+
+def _checked_lengths(name: str, given: ArrayLike) -> Array:
+    lengths, known = to_int32(name, given, 0), _known(given)
+    if known is not None and known.min(initial=0) < 0:
+        raise ValueError(f"{name} must be 0 or more, got {known.min()}")
+    return lengths
 
 
 @pytree_dataclass
 class Lengths(Mask):
     """The mask that `lengths` makes for keys."""
 
-    lengths: Array = array_field(rank=0)
+    lengths: Array = array_field("")
 
     def key_range(self, query_position: Array) -> tuple[Array, Array]:
         start = jnp.zeros_like(query_position)
@@ -275,7 +346,7 @@ class Lengths(Mask):
 class QueryLengths(Mask):
     """The mask that `lengths` makes for queries."""
 
-    lengths: Array = array_field(rank=0)
+    lengths: Array = array_field("")
 
     def _allows(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
         query_position, key_position = jnp.broadcast_arrays(query_position, key_position)
@@ -311,8 +382,8 @@ def segments(query_segments: ArrayLike, key_segments: ArrayLike | None = None) -
 class Segments(Mask):
     """The mask that `segments` makes."""
 
-    query_segments: Array = array_field(rank=1)
-    key_segments: Array = array_field(rank=1)
+    query_segments: Array = array_field("p")
+    key_segments: Array = array_field("p")
 
     def _allows(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
         same = _at(self.query_segments, query_position) == _at(self.key_segments, key_position)
@@ -350,6 +421,10 @@ def cu_seqlens(
         causal: whether to mask keys after the query, which are counted from the end of the
             sequence: its last query may attend to all its keys.
 
+    Raises:
+        ValueError: fewer than 2 offsets, or other numbers of them; known offsets that decrease or
+            do not begin with 0.
+
     >>> print(picture(cu_seqlens([0, 3, 5, 6]), 6))
     1 1 1 0 0 0
     1 1 1 0 0 0
@@ -358,10 +433,10 @@ def cu_seqlens(
     0 0 0 1 1 0
     0 0 0 0 0 1
     """
-    query_offsets = to_int32("query_offsets", query_offsets, 1)
+    query_offsets = _checked_offsets("query_offsets", query_offsets)
     if key_offsets is None:
         return CuSeqlens(query_offsets, query_offsets, causal, own_keys=False)
-    key_offsets = to_int32("key_offsets", key_offsets, 1)
+    key_offsets = _checked_offsets("key_offsets", key_offsets)
     if query_offsets.shape[-1] != key_offsets.shape[-1]:
         raise ValueError(
             f"{query_offsets.shape[-1]} query_offsets and {key_offsets.shape[-1]} key_offsets are "
@@ -370,12 +445,30 @@ def cu_seqlens(
     return CuSeqlens(query_offsets, key_offsets, causal, own_keys=True)
 
 
+def _checked_offsets(name: str, given: ArrayLike) -> Array:
+    offsets, known = to_int32(name, given, 1), _known(given)
+    if offsets.shape[-1] < 2:
+        raise ValueError(
+            f"{name} are the starts of sequences and the last end, so 2 or more, got "
+            f"{offsets.shape[-1]}"
+        )
+    if known is not None and known[..., 0].any():
+        first = known[..., 0]
+        raise ValueError(f"{name} are cumulative, so the first is 0, got {first[first != 0][0]}")
+    if known is not None and (falls := known[..., 1:] < known[..., :-1]).any():
+        raise ValueError(
+            f"{name} are cumulative, so they never decrease, but {known[..., 1:][falls][0]} "
+            f"follows {known[..., :-1][falls][0]}"
+        )
+    return offsets
+
+
 @pytree_dataclass
 class CuSeqlens(Mask):
     """The mask that `cu_seqlens` makes."""
 
-    query_offsets: Array = array_field(rank=1)
-    key_offsets: Array = array_field(rank=1)
+    query_offsets: Array = array_field("p")
+    key_offsets: Array = array_field("p")
     causal: bool = static()
     own_keys: bool = static()
 
@@ -405,7 +498,7 @@ def prefix(length: ArrayLike) -> Mask:
     1 1 1 1 1 0
     1 1 1 1 1 1
     """
-    return lengths(length) | causal()
+    return Lengths(_checked_lengths("length", length)) | causal()
 
 
 def block(size: int) -> Mask:
@@ -441,8 +534,8 @@ class Block(Mask):
         start = jnp.maximum(query_position, INT32.min + before) - before
         return start, jnp.minimum(query_position, INT32.max - after) + after
 
-    def band_width(self) -> int:
-        return 2 * self.size - 1
+    def band(self) -> tuple[int, int]:
+        return self.size - 1, self.size - 1
 
 
 def from_array(array: ArrayLike) -> Mask:
@@ -462,40 +555,81 @@ def from_array(array: ArrayLike) -> Mask:
     1 0 0 0 0 0
     0 0 0 0 0 0
     """
-    return FromArray(checked_array(array))
+    return FromArray(jnp.expand_dims(checked_array(array), -3))
 
 
 @pytree_dataclass
 class FromArray(Mask):
     """The mask that `from_array` makes."""
 
-    array: Array = array_field(rank=2)
+    array: Array = array_field("Npp")
 
     def _allows(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
-        num_queries, num_keys = self.extent()
-        known = _within(query_position, num_queries) & _within(key_position, num_keys)
-        return _at(self.array, query_position, key_position) & known
+        array, known, at = self.array[0], True, []
+        for size, position in zip(array.shape, (query_position, key_position), strict=True):
+            at.append(position if size > 1 else jnp.zeros_like(position))
+            known &= _within(position, size) if size > 1 else True
+        return _at(array, *at) & known
 
-    def extent(self) -> tuple[int, int]:
-        return self.array.shape[-2], self.array.shape[-1]
+    def extent(self) -> tuple[int | None, int | None]:
+        return tuple(size if size > 1 else None for size in self.array.shape[-2:])
+
+    def by_index(self, positions: tuple[Array, Array] | None) -> Mask:
+        array = self.array
+        for axis, at in zip((1, 2), positions or (), strict=False):
+            if (size := array.shape[axis]) > 1:
+                within = jnp.expand_dims(_within(at, size), (0, 3 - axis))
+                array = jnp.take(array, at, axis, mode="clip") & within
+        return PairMask(array)
+
+
+@pytree_dataclass
+class PairMask(Mask):
+    """Allows the pairs where a bool array at [query, key], by index, is True."""
+
+    array: Array = array_field("NTS")
+
+    def _allows(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
+        return self.array[0]
+
+    def tile_bounds(self, query: PositionTiles, key: PositionTiles) -> TileBounds:
+        some, every = self.array.any(axis=0), self.array.all(axis=0)
+        for axis, (tiles, size) in enumerate((query.positions.shape, key.positions.shape)):
+            some, every = (_over_tiles(x, axis, tiles, size) for x in (some, every))
+            some, every = some.any(axis=axis + 1), every.all(axis=axis + 1)
+        return TileBounds(some, every)
+
+
+def _over_tiles(array: Array, axis: int, tiles: int, size: int) -> Array:
+    """Cut an axis into `[tiles, size]`; the last tile repeats the last entry."""
+    widths = [(0, 0)] * array.ndim
+    widths[axis] = (0, tiles * size - array.shape[axis])
+    array = jnp.pad(array, widths, mode="edge")
+    return array.reshape(*array.shape[:axis], tiles, size, *array.shape[axis + 1 :])
 
 
 def from_function(
     function: Callable[..., Array],
     *arrays: ArrayLike,
-    tile_bounds: Callable[[PositionTiles, PositionTiles], TileBounds] | None = None,
+    tile_bounds: Callable[..., TileBounds] | None = None,
 ) -> Mask:
     """Allow the pairs for which `function(query_position, key_position, *arrays)` is True.
 
+    Both functions are traced once, here: numbers and arrays that they close over, traced ones too,
+    keep the values of now. A function that is defined anew does not compile again if only its
+    arrays differ, unless it contains a loop or a derivative rule.
+
     Args:
-        function: takes two int32 numbers and the arrays, returns a bool; made of jax operations. It
-            may close over numbers and arrays, traced ones too: their values are taken when the mask
-            is made. A position past the end of an array reads its last entry, as everywhere in jax.
+        function: takes two int32 numbers and the arrays, returns a bool; made of jax operations. A
+            position past the end of an array reads its last entry, as everywhere in jax.
         arrays: its other arguments, without batch axes.
-        tile_bounds: as `Mask.tile_bounds`; lets tiles be skipped without evaluating each pair.
+        tile_bounds: lets tiles be skipped without evaluating each pair. `tile_bounds(query, key,
+            *arrays)` takes a `PositionRange` of one tile of queries and one of one tile of keys,
+            and returns their `TileBounds`, two bools. A mask that needs each position of a tile is
+            a subclass of `Mask` with a method `tile_bounds`.
 
     Raises:
-        TypeError: a function that does not take these arguments, or does not return a bool.
+        TypeError: a function that does not take these arguments, or returns anything else.
 
     >>> print(picture(from_function(lambda query, key: (query - key) % 3 == 0), 6))
     1 0 0 1 0 0
@@ -505,29 +639,49 @@ def from_function(
     0 1 0 0 1 0
     0 0 1 0 0 1
     """
-    arrays = tuple(map(jnp.asarray, arrays))
-    scalars = {"query_position": jnp.int32, "key_position": jnp.int32}
-    program, constants = hoist("mask", function, scalars, arrays)
-    arrays = (*constants, *arrays)
-    return FromFunction(arrays, program, tuple(array.ndim for array in arrays), tile_bounds)
+    given = tuple(map(jnp.asarray, arrays))
+    scalars = dict.fromkeys(("query_position", "key_position"), jnp.int32)
+    program, arrays = hoist("mask", function, scalars, given, "bool[]")
+    arrays, bounds = (*arrays, *given), None
+    if tile_bounds is not None:
+
+        def of_numbers(*numbers: Array) -> TileBounds:
+            query, key, rest = numbers[:2], numbers[2:4], numbers[4:]
+            return tile_bounds(PositionRange(*query), PositionRange(*key), *rest)
+
+        scalars = dict.fromkeys(("query.low", "query.high", "key.low", "key.high"), jnp.int32)
+        bounds, own = hoist("tile_bounds", of_numbers, scalars, given, "bool[], bool[]")
+        arrays = *arrays, *own
+    return FromFunction(arrays, program, tuple(array.ndim for array in arrays), bounds)
 
 
 @pytree_dataclass
 class FromFunction(Mask):
-    """The mask that `from_function` makes."""
+    """The mask that `from_function` makes.
+
+    Its arrays are the constants of the program, those given, and the constants of the bounds.
+    """
 
     arrays: tuple[Array, ...]
-    program: HoistedFunction = static()
+    program: Program = static()
     ranks: tuple[int, ...] = static()
-    bounds: Callable[[PositionTiles, PositionTiles], TileBounds] | None = static()
+    bounds: Program | None = static()
     compares_positions = True
 
     def _allows(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
-        positions = (jnp.asarray(x, jnp.int32) for x in (query_position, key_position))
-        return jnp.vectorize(partial(self.program, self.arrays))(*positions)
+        stop = len(self.arrays) - (self.bounds.num_constants if self.bounds else 0)
+        arrays = self.arrays[:stop]
+        program = jnp.vectorize(lambda *scalars: self.program(arrays, *scalars)[0])
+        return program(*(jnp.asarray(x, jnp.int32) for x in (query_position, key_position)))
 
     def tile_bounds(self, query: PositionTiles, key: PositionTiles) -> TileBounds:
-        return super().tile_bounds(query, key) if self.bounds is None else self.bounds(query, key)
+        if self.bounds is None:
+            return super().tile_bounds(query, key)
+        start, stop = self.program.num_constants, len(self.arrays) - self.bounds.num_constants
+        arrays = *self.arrays[stop:], *self.arrays[start:stop]
+        program = jnp.vectorize(lambda *scalars: tuple(self.bounds(arrays, *scalars)))
+        rows, columns = (x[:, None] for x in query[1:]), (x[None, :] for x in key[1:])
+        return TileBounds(*program(*rows, *columns))
 
 
 @pytree_dataclass
@@ -546,9 +700,9 @@ class And(Mask):
             return None
         return jnp.maximum(left[0], right[0]), jnp.minimum(left[1], right[1])
 
-    def band_width(self) -> int | None:
-        widths = [n for n in (self.left.band_width(), self.right.band_width()) if n is not None]
-        return min(widths, default=None)
+    def band(self) -> tuple[int, int] | None:
+        bands = [band for band in (self.left.band(), self.right.band()) if band is not None]
+        return tuple(map(min, *bands)) if len(bands) == 2 else next(iter(bands), None)
 
     def tile_bounds(self, query: PositionTiles, key: PositionTiles) -> TileBounds:
         left, right = self.left.tile_bounds(query, key), self.right.tile_bounds(query, key)
@@ -594,11 +748,80 @@ def leaves_of(mask: Mask) -> Iterator[Mask]:
         yield mask
 
 
+def check_extent(mask: Mask, sizes: tuple[int, int], *, counted: bool) -> None:
+    """Check a mask for T queries and S keys, whose positions may count from 0.
+
+    Raises:
+        ValueError: a mask of another size, or one that compares positions if T and S differ.
+    """
+    for leaf in leaves_of(mask) if counted else ():
+        for axis, ours, theirs in zip(
+            ("queries (T)", "keys (S)"), leaf.extent(), sizes, strict=True
+        ):
+            if ours not in (None, theirs):
+                raise ValueError(f"the mask describes {ours} {axis}, but there are {theirs}")
+        if leaf.compares_positions and sizes[0] != sizes[1]:
+            raise ValueError(
+                f"{sizes[0]} queries and {sizes[1]} keys do not determine the positions of the "
+                "queries among the keys, which this mask compares: pass "
+                "positions=(query_positions, key_positions)"
+            )
+
+
+def has_heads(mask: Mask) -> bool:
+    """Return whether the mask of one head may differ from that of another."""
+    arrays = arrays_of(mask)
+    return any(axes[:1] == "N" and x.shape[x.ndim - len(axes)] > 1 for x, axes in arrays)
+
+
+@pytree_dataclass
+class Positions:
+    """Positions of queries and keys."""
+
+    query: Array = array_field("T")
+    key: Array = array_field("S")
+
+
+def to_array(mask: Mask, queries: int | ArrayLike, keys: int | ArrayLike | None = None) -> Array:
+    """Return the dense form of a mask: bool `[..., T, S]`, or `[..., N, T, S]` if heads differ.
+
+    Args:
+        mask: its batch axes are those of the array.
+        queries: T, for positions from 0, or integer positions `[..., T]`.
+        keys: S or positions `[..., S]`; the same as the queries by default.
+
+    >>> to_array(causal(), 2, 3).tolist()
+    [[True, False, False], [True, True, False]]
+    """
+    positions = [
+        np.arange(given, dtype=np.int32) if isinstance(given, int) else to_int32(name, given, 1)
+        for name, given in (("queries", queries), ("keys", queries if keys is None else keys))
+    ]
+    at = Positions(*positions)
+
+    def example(mask: Mask, at: Positions) -> Array:
+        def one_head(mask: Mask) -> Array:
+            mask = map_arrays(mask, lambda x, axes: x if x.ndim == len(axes) else x[None])
+            pairs = mask(at.query[:, None], at.key[None, :])
+            return jnp.broadcast_to(pairs, (at.query.shape[0], at.key.shape[0]))
+
+        if not has_heads(mask):
+            return one_head(mask)
+        axes = map_arrays(mask, lambda x, axes: 0 if axes[:1] == "N" and x.shape[0] > 1 else None)
+        return jax.vmap(one_head, in_axes=(axes,))(mask)
+
+    return over_batch(example, (mask, at), jnp.broadcast_shapes(*batch_shapes((mask, at))))
+
+
 def picture(mask: Mask, num_queries: int, num_keys: int | None = None) -> str:
-    """Return the mask as rows of 0 and 1: queries down, keys across, positions from 0."""
-    num_keys = num_queries if num_keys is None else num_keys
-    rows, columns = (np.arange(size, dtype=np.int32) for size in (num_queries, num_keys))
-    pairs = jax.jit(lambda *positions: mask(*positions))(rows[:, None], columns[None, :])
+    """Return the mask as rows of 0 and 1: queries down, keys across, positions from 0.
+
+    Raises:
+        ValueError: the mask has batch axes.
+    """
+    pairs = jax.jit(to_array, static_argnums=(1, 2))(mask, num_queries, num_keys)
+    if pairs.ndim > 2:
+        raise ValueError(f"this mask is for a batch of {pairs.shape[:-2]}: picture draws one mask")
     return "\n".join(" ".join(str(int(pair)) for pair in row) for row in pairs.tolist())
 
 
@@ -652,6 +875,15 @@ def to_int32(name: str, given: ArrayLike, rank: int) -> Array:
                 f"{name} must lie in the range of int32, {INT32.min} to {INT32.max}, got {outside}"
             )
         return jnp.asarray(clipped.astype(jnp.int32), jnp.int32)
+
+
+def _known(given: ArrayLike) -> np.ndarray | None:
+    """Return numbers whose values are known; None if they are traced or on other processes."""
+    for leaf in jax.tree.leaves(given):
+        is_tracer = isinstance(leaf, jax.core.Tracer)
+        if is_tracer or (isinstance(leaf, jax.Array) and not leaf.is_fully_addressable):
+            return None
+    return np.asarray(given)
 
 
 def _within(position: ArrayLike, size: int) -> Array:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from attention.primitives.nonfinite import nan_rows
+from attention.primitives.numerics import nan_rows
 
 
 def merge(partials: Iterable[tuple[Array, Array]]) -> tuple[Array, Array]:

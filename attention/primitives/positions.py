@@ -1,10 +1,18 @@
-"""Sinusoidal and rotary position embeddings."""
+"""Sinusoidal and rotary position embeddings, and rotary scaling for contexts beyond the training.
 
+A scaling maps the rotary frequencies `[H/2]` in radians per position, the largest first, to new
+frequencies `[H/2]` and a factor of the rotated vectors. `rotary` takes any such function; register
+one in `SCALINGS` to name it in configs.
+"""
+
+import math
 from collections.abc import Callable
 
 import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
+
+Scaling = Callable[[Array], tuple[Array, float]]
 
 
 def sinusoidal(positions: ArrayLike, width: int) -> Array:
@@ -37,7 +45,7 @@ def rotary(
     vectors: Array,
     positions: ArrayLike,
     base: float = 10_000.0,
-    scaling: Callable[[Array], tuple[Array, float]] | None = None,
+    scaling: Scaling | None = None,
 ) -> Array:
     """Rotate pairs of entries by angles proportional to the position (Su et al. 2021, section 3.2).
 
@@ -48,15 +56,22 @@ def rotary(
         vectors: queries or keys `[..., T, N, H]`, H even.
         positions: `[..., T]`.
         base: of the wavelengths; a larger base distinguishes larger distances.
-        scaling: maps the frequencies `[H/2]` to new frequencies and a factor of the rotated
-            vectors, like the functions of `rotary_scaling.py`.
+        scaling: for longer contexts than those of training: `linear_scaling`, `ntk_scaling`,
+            `llama3_scaling` or `yarn_scaling`, as in `yarn_scaling(8, original_length=4096)`; or
+            any function from frequencies `[H/2]` to new ones and a factor of the rotated vectors.
 
     Returns:
         `[..., T, N, H]` in the dtype of the vectors.
 
     Raises:
-        ValueError: an odd head width, or positions for another number of tokens.
+        ValueError: vectors without an axis of heads, an odd head width, or positions for another
+            number of tokens.
     """
+    if jnp.ndim(vectors) < 3:
+        raise ValueError(
+            "rotary takes queries or keys with the axes [..., T, N, H], got shape "
+            f"{jnp.shape(vectors)}: one head is an axis of 1"
+        )
     length, _, width = vectors.shape[-3:]
     if jnp.shape(positions)[-1:] != (length,):
         raise ValueError(
@@ -73,3 +88,75 @@ def rotary(
     first, second = jnp.split(vectors.astype(dtype), 2, axis=-1)
     rotated = (first * cosine - second * sine, first * sine + second * cosine)
     return (factor * jnp.concatenate(rotated, axis=-1)).astype(vectors.dtype)
+
+
+def linear_scaling(factor: float) -> Scaling:
+    """Divide all frequencies by the factor (position interpolation, Chen et al. 2023, eq. 4).
+
+    Args:
+        factor: by which the context grows.
+    """
+    return lambda frequencies: (frequencies / factor, 1.0)
+
+
+def ntk_scaling(factor: float) -> Scaling:
+    """Change the base so that only the smallest frequency is divided by the whole factor.
+
+    The base becomes base · factor^(H/(H-2)), which does not change the largest frequency
+    ("NTK-aware", Peng et al. 2024, section 3.1).
+
+    Args:
+        factor: by which the context grows.
+    """
+
+    def scaling(frequencies: Array) -> tuple[Array, float]:
+        exponents = jnp.linspace(0, 1, len(frequencies), dtype=frequencies.dtype)
+        return frequencies * factor**-exponents, 1.0
+
+    return scaling
+
+
+def llama3_scaling(factor: float, original_length: int) -> Scaling:
+    """Scale frequencies piecewise, as Llama 3.1 (Dubey et al. 2024; `apply_scaling` of Meta).
+
+    Frequencies of less than one rotation in the context length of training are divided by the
+    factor; those of four rotations and more are unchanged; in between, interpolate linearly.
+
+    Args:
+        factor: by which the context grows.
+        original_length: the context length of training, in positions.
+    """
+    return lambda frequencies: (_by_parts(frequencies, factor, original_length, most=4), 1.0)
+
+
+def yarn_scaling(factor: float, original_length: int) -> Scaling:
+    """Scale as Llama 3 between 1 and 32 rotations, and the vectors too (YaRN, Peng et al. 2024).
+
+    Queries and keys are both multiplied by 0.1 ln(factor) + 1, the √(1/t) of section 3.
+
+    Args:
+        factor: by which the context grows.
+        original_length: the context length of training, in positions.
+    """
+    of_vectors = 0.1 * math.log(factor) + 1
+    return lambda frequencies: (
+        _by_parts(frequencies, factor, original_length, most=32),
+        of_vectors,
+    )
+
+
+def _by_parts(frequencies: Array, factor: float, original_length: int, *, most: int) -> Array:
+    """Interpolate between divided frequencies, of one rotation, and unchanged ones, of `most`."""
+    rotations = original_length * frequencies / (2 * math.pi)
+    unchanged = jnp.clip((rotations - 1) / (most - 1), 0, 1)
+    return unchanged * frequencies + (1 - unchanged) * frequencies / factor
+
+
+# Name in configs → function of (factor, original_length).
+SCALINGS: dict[str, Callable[[float, int], Scaling | None]] = {
+    "none": lambda factor, original_length: None,
+    "linear": lambda factor, original_length: linear_scaling(factor),
+    "ntk": lambda factor, original_length: ntk_scaling(factor),
+    "llama3": llama3_scaling,
+    "yarn": yarn_scaling,
+}

@@ -1,10 +1,11 @@
 """Frozen dataclasses that are pytrees: the form of masks, scores, caches and arguments.
 
-Each array field declares its rank for one example; further leading axes are batch axes.
+Each array field declares its axes for one example; further leading axes are batch axes. The letters
+T, S, N and K are the axes of `attend`; any other letter is an axis that nothing maps over or cuts.
 """
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
@@ -16,9 +17,9 @@ Node = TypeVar("Node")
 static = functools.partial(field, metadata={"static": True})
 
 
-def array_field(rank: int) -> Any:  # noqa: ANN401 - typed as the field it makes
-    """Declare a field that contains an array of this rank per example, plus any batch axes."""
-    return field(metadata={"rank": rank})
+def array_field(axes: str) -> Any:  # noqa: ANN401 - typed as the field it makes
+    """Declare a field that contains an array with these axes per example, plus any batch axes."""
+    return field(metadata={"axes": axes})
 
 
 def pytree_dataclass(cls: type[Node]) -> type[Node]:
@@ -26,12 +27,12 @@ def pytree_dataclass(cls: type[Node]) -> type[Node]:
     return jax.tree_util.register_dataclass(dataclass(frozen=True, eq=False)(cls))
 
 
-def map_arrays(tree: Node, function: Callable[[Array, int], Any]) -> Node:
-    """Replace every array by `function(array, rank for one example)`.
+def map_arrays(tree: Node, function: Callable[[Array, str], Any]) -> Node:
+    """Replace every array by `function(array, axes for one example)`.
 
     Args:
         tree: a pytree dataclass, or a tuple of them; None is returned unchanged.
-        function: of an array and its rank.
+        function: of an array and its axes.
     """
     if tree is None:
         return None
@@ -42,30 +43,23 @@ def map_arrays(tree: Node, function: Callable[[Array, int], Any]) -> Node:
         value = getattr(tree, part.name)
         if value is None or "static" in part.metadata:
             continue
-        if "rank" in part.metadata:
-            changed[part.name] = function(value, part.metadata["rank"])
+        if "axes" in part.metadata:
+            changed[part.name] = function(value, part.metadata["axes"])
         elif hasattr(tree, "ranks"):  # the arrays of a function
-            changed[part.name] = tuple(map(function, value, tree.ranks))
+            axes = ("." * rank for rank in tree.ranks)
+            changed[part.name] = tuple(map(function, value, axes))
         else:
             changed[part.name] = map_arrays(value, function)
     return replace(tree, **changed)
 
 
-def arrays_of(tree: object) -> list[tuple[Array, int]]:
-    """Return every array in the tree with its rank for one example."""
+def arrays_of(tree: object) -> list[tuple[Array, str]]:
+    """Return every array in the tree with its axes for one example, in the order of the leaves."""
     found = []
-    map_arrays(tree, lambda array, rank: found.append((array, rank)))
+    map_arrays(tree, lambda array, axes: found.append((array, axes)))
     return found
 
 
 def batch_shapes(tree: object) -> list[tuple[int, ...]]:
     """Return the batch axes of each array in the tree."""
-    return [array.shape[: array.ndim - rank] for array, rank in arrays_of(tree)]
-
-
-def replace_leaves(tree: Node, numbers: Sequence[int], values: Iterable[Array]) -> Node:
-    """Return a pytree with other arrays in place of its leaves of some numbers."""
-    leaves, structure = jax.tree.flatten(tree)
-    for number, value in zip(numbers, values, strict=True):
-        leaves[number] = value
-    return jax.tree.unflatten(structure, leaves)
+    return [array.shape[: array.ndim - len(axes)] for array, axes in arrays_of(tree)]

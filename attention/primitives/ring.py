@@ -4,12 +4,10 @@ Each device keeps its queries. Blocks of keys and values move around the ring of
 adds one block, in tiles, to the results over the blocks before it, by their logsumexp (Liu et al.
 2023). Masks, scores and dropout are functions of positions, which move with the keys. The backward
 pass moves keys and values once more, together with their gradients: the derivative that JAX would
-derive keeps the blocks of all steps in memory.
+derive keeps the blocks of all steps in memory. It has no second derivatives.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -18,25 +16,21 @@ from jax import Array
 
 from attention.primitives.arguments import Arguments, check_arguments
 from attention.primitives.attend import available_platforms
-from attention.primitives.block_mask import Pattern
-from attention.primitives.closures import varying_alike
-from attention.primitives.first_order import (
-    first_order,
-    is_float,
-    join_floats,
-    split_floats,
-)
-from attention.primitives.lift import Plan, lift, over_kv_heads, rank_of
-from attention.primitives.precision import score_dtype
-from attention.primitives.tile_inputs import Inputs
-from attention.primitives.tile_layout import Head, Settings, layout_of
-from attention.primitives.tiled import finish, known_results
-from attention.primitives.tiled_head import Results, forward
+from attention.primitives.first_order import first_order
+from attention.primitives.masks import PairMask
+from attention.primitives.numerics import score_dtype, share_with_sinks
+from attention.primitives.pytree_dataclass import map_arrays
+from attention.primitives.tiled import Layout, layout_of, online_sums, plain_sums, results_of
+from attention.primitives.tiled_head import Sums
+from attention.primitives.vectorize import varying_alike
 
 Tree = Any
 AxisName = str | tuple[str, ...]
 
 RETURNING = ("logsumexp", "largest_score")
+
+# What moves around the ring.
+MOVING = ("key", "value", "key_positions", "nonfinite_keys")
 
 
 def ring_attend(
@@ -68,7 +62,7 @@ def ring_attend(
         device, lengths = jax.lax.axis_index(axis_name), (query.shape[-3], key.shape[-3])
         positions = tuple(device * n + jnp.arange(n, dtype=jnp.int32) for n in lengths)
     checked = check_arguments(query, key, value, positions=positions, **arguments)
-    if checked.allowed is not None:
+    if isinstance(checked.mask, PairMask):
         raise ValueError(
             "ring_attend takes masks of attention.masks: wrap the bool array of all positions in "
             "masks.from_array"
@@ -82,8 +76,8 @@ def attend_in_ring(arguments: Arguments, axis_name: AxisName, platform: str) -> 
     """Return "output" and what `arguments.returning` names, for the queries of a device.
 
     Args:
-        arguments: of one device, with global positions; a bool array `allowed` has columns for the
-            keys of all devices.
+        arguments: of one device, with global positions; arrays of pairs have columns for the keys
+            of all devices.
         axis_name: as in `ring_attend`.
         platform: for the default tile sizes.
     """
@@ -91,171 +85,131 @@ def attend_in_ring(arguments: Arguments, axis_name: AxisName, platform: str) -> 
         if name not in RETURNING:
             known = " and ".join(RETURNING)
             raise ValueError(f"ring attention returns {known}, not {name}, which attend returns")
-    ring = _Ring(axis_name, jax.lax.axis_size(axis_name))
-    whole = replace(arguments, counted=False, block_mask=None, sinks=(), returning=())
+    whole = replace(arguments, counted=False, visits=None, sinks=(), returning=())
     leaves, structure = jax.tree.flatten(whole)
     # All arrays vary over the mesh axis, so that JAX sums the gradients of those that do not.
     _, *leaves = varying_alike([jax.lax.axis_index(axis_name), *map(jnp.asarray, leaves)])
-    settings, plan, head = ring.layout(jax.tree.unflatten(structure, leaves), platform)
-    axes = _axes(plan, head)
-    gradient_axes = jax.tree.map(lambda x, y: y if is_float(x) else None, head.inputs, axes.inputs)
-    floats, others = split_floats(head.inputs)
+    whole = jax.tree.unflatten(structure, leaves)
+    layout = layout_of(whole, platform)
+    floats, others = _split_floats(whole)
 
-    def run(floats: Inputs, undifferentiated: Tree) -> tuple[Results, Tree]:
-        others, fixed = undifferentiated
-        head = Head(join_floats(floats, others), *fixed)
-        function = partial(_forward, ring, settings)
-        results = over_kv_heads(plan, function, (head,), (axes,), ("BKG",) * 3)
-        return results, (floats, results)
+    def sums_of(floats: Tree, others: Tree) -> Sums:
+        return _forward(axis_name, layout, _join(floats, others))
 
-    def pull(saved: Tree, undifferentiated: Tree, cotangents: Results) -> Inputs:
-        (floats, results), (others, fixed) = saved, undifferentiated
-        head = Head(join_floats(floats, others), *fixed)
-        function = partial(_backward, ring, settings)
-        operands = head, results, cotangents
-        rows = ("BKG",) * 3
-        return over_kv_heads(plan, function, operands, (axes, rows, rows), gradient_axes)
+    def forward(floats: Tree, others: Tree) -> tuple[Sums, Tree]:
+        sums = sums_of(floats, others)
+        return sums, (floats, sums.largest)
 
-    results = first_order(
-        "ring", lambda *given: run(*given)[0], run, pull, floats, (others, head[1:])
-    )
-    found = finish(arguments, *results)
-    return {name: found[name] for name in ("output", *arguments.returning)}
+    def backward(saved: Tree, others: Tree, cotangents: Sums) -> Tree:
+        return _backward(axis_name, layout, saved[0], others, saved[1], cotangents)
+
+    sums = first_order("ring", sums_of, forward, backward, floats, others)
+    results = share_with_sinks(results_of(arguments, sums), arguments.sinks)
+    return {name: results[name] for name in ("output", *arguments.returning)}
 
 
-@dataclass(frozen=True)
-class _Ring:
-    """The devices along a mesh axis; at step n, a device has the keys of the n-th one before it."""
+def _forward(axis_name: AxisName, layout: Layout, arguments: Arguments) -> Sums:
+    """Return the sums over the keys of all devices, for the queries of this one."""
 
-    axis_name: AxisName
-    size: int
+    def step(carry: tuple[Sums, Tree], number: Array) -> tuple[tuple[Sums, Tree], None]:
+        sums, moving = carry
+        here = _at_step(axis_name, arguments, moving, number)
 
-    def rotate(self, tree: Tree) -> Tree:
-        """Send the arrays of each device to the next one."""
-        pairs = [(n, (n + 1) % self.size) for n in range(self.size)]
-        return jax.lax.ppermute(tree, self.axis_name, pairs)
+        sums = online_sums(layout, here, sums)
+        return (sums, _rotated(axis_name, moving)), None
 
-    def layout(self, arguments: Arguments, platform: str) -> tuple[Settings, Plan, Head]:
-        """Return the heads of a device; `_pairs` of them have an axis of steps after "BKG"."""
-        device, num_keys = jax.lax.axis_index(self.axis_name), arguments.key.shape[-3]
-
-        def at_step(key_positions: Array, step: Array) -> tuple[Array, Tree]:
-            allowed = arguments.allowed
-            if allowed is not None and allowed.shape[-1] > 1:
-                start = (device - step) % self.size * num_keys
-                allowed = jax.lax.dynamic_slice_in_dim(allowed, start, num_keys, axis=-1)
-            here = replace(arguments, key_positions=key_positions, allowed=allowed)
-            return self.rotate(key_positions), _pairs(layout_of(here, platform)[2])
-
-        steps = jnp.arange(self.size, dtype=jnp.int32)
-        _, pairs = jax.lax.scan(at_step, arguments.key_positions, steps)
-        if arguments.allowed is not None and arguments.allowed.shape[-1] > 1:
-            arguments = replace(arguments, allowed=arguments.allowed[..., :num_keys])
-        settings, plan, head = layout_of(arguments, platform)
-        axes = _pairs(_axes(plan, head))
-        pairs = jax.tree.map(lambda x, y: jnp.moveaxis(x, 0, rank_of(plan, y)), pairs, axes)
-        return settings, plan, _with_pairs(head, pairs)
-
-    def at(self, plan: Plan, head: Head, moving: tuple[Array, ...], step: Array) -> Head:
-        """Return heads with the keys that are on this device at a step."""
-
-        def index(x: Array, axes: str) -> Array:
-            return jax.lax.dynamic_index_in_dim(x, step, rank_of(plan, axes), keepdims=False)
-
-        key, value, key_positions, key_nan = moving
-        head = _with_pairs(head, jax.tree.map(index, _pairs(head), _pairs(_axes(plan, head))))
-        return head._replace(
-            inputs=head.inputs._replace(key=key, value=value),
-            constants=head.constants._replace(key_positions=key_positions, key_nan=key_nan),
-        )
-
-
-def _forward(ring: _Ring, settings: Settings, plan: Plan, head: Head) -> Results:
-    """Return the results of `tiled_head.forward` over the keys of all devices."""
-
-    def step(carry: tuple[Results, Tree], number: Array) -> tuple[tuple[Results, Tree], None]:
-        results, moving = carry
-        here = ring.at(plan, head, moving, number)
-
-        def added() -> Results:
-            return lift(plan, partial(forward, settings), (here, plan.axes), (results, "BKG"))
-
-        return (unless_empty(here.pattern, added, results), ring.rotate(moving)), None
-
-    rows = head.inputs.query.shape[:-1]
-    output = jnp.zeros((*rows, head.inputs.value.shape[-1]), settings.dtype)
-    masked = jnp.full(rows, -jnp.inf, settings.dtype)
-    _, *start = varying_alike([head.inputs.query, output, masked, masked])
-    carry = tuple(start), _moving(head)
-    return jax.lax.scan(step, carry, jnp.arange(ring.size, dtype=jnp.int32))[0][0]
+    *batch, length, num_heads, _ = arguments.query.shape
+    shape, dtype = (*batch, num_heads, length), arguments.dtype
+    smallest = jnp.full(shape, jnp.finfo(dtype).min, dtype)
+    weighted = *batch, length, num_heads, arguments.value.shape[-1]
+    zeros = jnp.zeros(shape, dtype), jnp.zeros(weighted, dtype)
+    sums = Sums(*varying_alike([smallest, *zeros, *jax.tree.leaves(arguments)])[:3])
+    steps = jnp.arange(jax.lax.axis_size(axis_name), dtype=jnp.int32)
+    return jax.lax.scan(step, (sums, _moving(arguments)), steps)[0][0]
 
 
 def _backward(
-    ring: _Ring,
-    settings: Settings,
-    plan: Plan,
-    head: Head,
-    results: Results,
-    cotangents: Results,
-) -> Inputs:
+    axis_name: AxisName,
+    layout: Layout,
+    floats: Tree,
+    others: Tree,
+    largest: Array,
+    cotangents: Sums,
+) -> Tree:
     """Return the gradients of all floating-point inputs.
 
     Those of keys and values move with them, and are back on their device after all steps.
     """
-    floats, others = split_floats(head.inputs)
+    arguments = _join(floats, others)
 
-    def step(carry: tuple[Inputs, Tree], number: Array) -> tuple[tuple[Inputs, Tree], None]:
+    def step(carry: tuple[Tree, Tree], number: Array) -> tuple[tuple[Tree, Tree], None]:
         total, moving = carry
-        here = ring.at(plan, head, moving, number)
 
-        def function(floats: Inputs) -> Results:
-            inputs = join_floats(floats, others)
-            block = floats.key, floats.value, *moving[2:]
-            inputs = ring.at(plan, head._replace(inputs=inputs), block, number).inputs
-            return known_results(settings, plan, inputs, here[1:], results)
+        def block(floats: Tree) -> tuple[Array, Array]:
+            inputs = _join(floats, others)
+            given = moving | {"key": inputs.key, "value": inputs.value}
+            here = _at_step(axis_name, inputs, given, number)
+            sums = Sums(largest, cotangents.total, cotangents.weighted)
+            return plain_sums(layout, here, sums)
 
-        def added() -> Inputs:
-            block = floats._replace(key=moving[0], value=moving[1])
-            (more,) = jax.vjp(function, block)[1](cotangents)
-            return jax.tree.map(lambda x, y: x + y.astype(x.dtype), total, more)
-
-        total = unless_empty(here.pattern, added, total)
-        total = total._replace(key=ring.rotate(total.key), value=ring.rotate(total.value))
-        return (total, ring.rotate(moving)), None
+        here = replace(floats, key=moving["key"], value=moving["value"])
+        (more,) = jax.vjp(block, here)[1]((cotangents.total, cotangents.weighted))
+        total = jax.tree.map(lambda x, y: x + y.astype(x.dtype), total, more)
+        moved = {"key": total.key, "value": total.value}
+        total = replace(total, **_rotated(axis_name, moved))
+        return (total, _rotated(axis_name, moving)), None
 
     def zeros(x: Array) -> Array:
         return varying_alike([x, jnp.zeros(x.shape, score_dtype(x))])[1]
 
-    carry = jax.tree.map(zeros, floats), _moving(head)
-    (total, _), _ = jax.lax.scan(step, carry, jnp.arange(ring.size, dtype=jnp.int32))
+    carry = jax.tree.map(zeros, floats), _moving(arguments)
+    steps = jnp.arange(jax.lax.axis_size(axis_name), dtype=jnp.int32)
+    (total, _), _ = jax.lax.scan(step, carry, steps)
     return jax.tree.map(lambda x, y: x.astype(y.dtype), total, floats)
 
 
-def unless_empty(pattern: Pattern | None, function: Callable[[], Tree], otherwise: Tree) -> Tree:
-    """Call a function, or return `otherwise` if the mask leaves no tile of the block."""
-    if pattern is None:
-        return function()
-    return jax.lax.cond((pattern.stop > pattern.start).any(), function, lambda: otherwise)
+def _moving(arguments: Arguments) -> dict[str, Array]:
+    return {name: getattr(arguments, name) for name in MOVING}
 
 
-def _axes(plan: Plan, head: Head) -> Head:
-    """Return the leading axes of each array of heads."""
-    return jax.tree.unflatten(jax.tree.structure(head), plan.axes)
+def _rotated(axis_name: AxisName, tree: Tree) -> Tree:
+    """Send the arrays of each device to the next one."""
+    size = jax.lax.axis_size(axis_name)
+    return jax.lax.ppermute(tree, axis_name, [(n, (n + 1) % size) for n in range(size)])
 
 
-def _moving(head: Head) -> tuple[Array, Array, Array, Array]:
-    return head.inputs.key, head.inputs.value, head.constants.key_positions, head.constants.key_nan
+def _at_step(
+    axis_name: AxisName, arguments: Arguments, moving: dict[str, Array], step: Array
+) -> Arguments:
+    """Return the arguments with the keys of the `step`-th device before this one.
+
+    Arrays of pairs have columns for the keys of all devices, of which these are cut out.
+    """
+    device, num_keys = jax.lax.axis_index(axis_name), arguments.key.shape[-3]
+    start = (device - step) % jax.lax.axis_size(axis_name) * num_keys
+
+    def columns(array: Array, axes: str) -> Array:
+        if axes != "NTS" or array.shape[-1] == 1:
+            return array
+        return jax.lax.dynamic_slice_in_dim(array, start, num_keys, axis=-1)
+
+    mask, scores = (map_arrays(tree, columns) for tree in (arguments.mask, arguments.scores))
+    return replace(arguments, mask=mask, scores=scores, **moving)
 
 
-def _pairs(head: Head) -> Tree:
-    """Return what has an entry for pairs of a query and a key, or of their tiles."""
-    return head.inputs.biases, head.constants.allowed, head.pattern
+def _split_floats(tree: Tree) -> tuple[Tree, Tree]:
+    """Return the floating-point arrays of a tree, and the others; None in place of the rest."""
+
+    def kept(is_kept: bool) -> Tree:
+        return jax.tree.map(
+            lambda x: x if jnp.issubdtype(x.dtype, jnp.floating) == is_kept else None, tree
+        )
+
+    return kept(True), kept(False)
 
 
-def _with_pairs(head: Head, pairs: Tree) -> Head:
-    biases, allowed, pattern = pairs
-    inputs, constants = (
-        head.inputs._replace(biases=biases),
-        head.constants._replace(allowed=allowed),
+def _join(floats: Tree, others: Tree) -> Tree:
+    """Return the tree that `_split_floats` split."""
+    return jax.tree.map(
+        lambda x, y: y if x is None else x, floats, others, is_leaf=lambda x: x is None
     )
-    return Head(inputs, constants, pattern)

@@ -7,8 +7,10 @@ arrays receive gradients. They may have leading batch axes.
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from functools import partial
+from dataclasses import dataclass, field
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,10 +18,9 @@ from jax import Array
 from jax.sharding import AxisType, PartitionSpec
 from jax.typing import ArrayLike
 
-from attention.primitives.closures import HoistedFunction, hoist
+from attention.primitives.functions import Program, hoist
 from attention.primitives.pytree_dataclass import (
     array_field,
-    arrays_of,
     map_arrays,
     pytree_dataclass,
     static,
@@ -29,12 +30,10 @@ from attention.primitives.pytree_dataclass import (
 class Score:
     """A function of (score, query position, key position, head).
 
-    Attributes:
-        per_head: whether the first axis of each array, of one example, is the heads: N, or 1 if all
-            heads share it. Such arrays may be sharded by heads.
+    An array field with an axis of heads declares it by an N: `array_field("N")`. Its size is N, or
+    1 if all heads share it; only such arrays may be sharded by heads. Where the function is called
+    for one head, the axis has size 1.
     """
-
-    per_head = False
 
     def __call__(
         self,
@@ -60,48 +59,23 @@ class Score:
 
         Its arrays contain all heads: the entry of a number outside of them is NaN.
         """
-        if self.extent()[0] is None or not self.per_head:
-            return self
         sharding = jax.typeof(heads).sharding
         explicit_mesh = AxisType.Explicit in sharding.mesh.axis_types
 
-        def take(array: Array, rank: int) -> Array:
-            axis, own = array.ndim - rank, jax.typeof(array).sharding.spec
+        def take(array: Array, axes: str) -> Array:
+            if "N" not in axes or array.shape[array.ndim - len(axes)] == 1:
+                return array
+            axis, own = array.ndim - len(axes), jax.typeof(array).sharding.spec
             result = PartitionSpec(*own[:axis], *sharding.spec, *own[axis + 1 :])
-            at = array.at[(*[slice(None)] * axis, heads)]
+            at = jnp.asarray(array).at[(*[slice(None)] * axis, heads)]
             return at.get(mode="fill", out_sharding=result if explicit_mesh else None)
 
         return map_arrays(self, take)
 
-    def by_head(self) -> "Score | None":
-        """Return it with arrays `[..., N, 1, *]` to map over the heads; None if all share them."""
-        if self.extent()[0] is None or not self.per_head:
-            return None
-        return map_arrays(self, lambda array, rank: jnp.expand_dims(array, array.ndim - rank + 1))
-
-
-def apply_scores(
-    scores: Sequence[Score],
-    of_head: Sequence[Score | None],
-    values: Array,
-    query_position: ArrayLike,
-    key_position: ArrayLike,
-    head: ArrayLike,
-) -> Array:
-    """Apply score functions in order to the scaled products of one head.
-
-    Args:
-        scores: the score functions.
-        of_head: for each of them what `by_head` returns, mapped to the head.
-        values: scaled products of query and key.
-        query_position: of each query; broadcasts with `values`.
-        key_position: of each key; broadcasts with `values`.
-        head: its number.
-    """
-    for shared, own in zip(scores, of_head, strict=True):
-        score = shared if own is None else own
-        values = score(values, query_position, key_position, head)
-    return values
+    def by_index(self, positions: tuple[Array, Array] | None) -> "Score":
+        """Return it with arrays of pairs indexed by query and key, as `Mask.by_index`."""
+        del positions
+        return self
 
 
 def alibi(slopes: ArrayLike) -> Score:
@@ -131,8 +105,7 @@ def alibi_slopes(num_heads: int) -> Array:
 class Alibi(Score):
     """The score function that `alibi` makes."""
 
-    slopes: Array = array_field(rank=1)
-    per_head = True
+    slopes: Array = array_field("N")
 
     def __call__(
         self, scores: Array, query_position: ArrayLike, key_position: ArrayLike, head: ArrayLike
@@ -177,10 +150,9 @@ def relative_bias(table: ArrayLike, *, max_distance: int = 128, causal: bool = F
 class RelativeBias(Score):
     """The score function that `relative_bias` makes."""
 
-    table: Array = array_field(rank=2)
+    table: Array = array_field("Np")
     max_distance: int = static()
     causal: bool = static()
-    per_head = True
 
     def __call__(
         self, scores: Array, query_position: ArrayLike, key_position: ArrayLike, head: ArrayLike
@@ -206,11 +178,21 @@ def relative_buckets(
         distance = jnp.abs(distance)
     distance = jnp.maximum(distance, 0)
     exact = num_buckets // 2
-    # Interpolate between `exact` and `max_distance` in logarithms.
-    fraction = jnp.log(jnp.maximum(distance, 1) / exact) / math.log(max_distance / exact)
-    far = exact + (fraction * (num_buckets - exact)).astype(jnp.int32)
-    far = jnp.minimum(far, num_buckets - 1)
+    far = jnp.full_like(distance, exact)
+    for start in _bucket_starts(exact, num_buckets - exact, max_distance):
+        far += (distance >= start).astype(far.dtype)
     return offset + jnp.where(distance < exact, distance, far)
+
+
+def _bucket_starts(exact: int, number: int, max_distance: int) -> list[int]:
+    """Return the first distance of each growing bucket but the first, in exact arithmetic.
+
+    Bucket b starts at the smallest d with (d / exact)^number >= (max_distance / exact)^b. A
+    logarithm may be rounded to the bucket before.
+    """
+    distances = range(exact, max_distance + 1)
+    powers = [max_distance**b * exact ** (number - b) for b in range(1, number)]
+    return [distances[bisect_left(distances, power, key=lambda d: d**number)] for power in powers]
 
 
 def softcap(limit: float) -> Score:
@@ -250,8 +232,7 @@ def bias_array(array: ArrayLike) -> Score:
 class BiasArray(Score):
     """The score function that `bias_array` makes."""
 
-    array: Array = array_field(rank=3)
-    per_head = True
+    array: Array = array_field("Npp")
 
     def __call__(
         self, scores: Array, query_position: ArrayLike, key_position: ArrayLike, head: ArrayLike
@@ -261,14 +242,24 @@ class BiasArray(Score):
     def extent(self) -> tuple[int | None, int | None, int | None]:
         return tuple(map(_unless_shared, self.array.shape[-3:]))
 
-    def aligned(self, query_positions: Array, key_positions: Array) -> Array:
-        """Return the entries at queries `[T]` and keys `[S]`: `[N or 1, T or 1, S or 1]`."""
+    def by_index(self, positions: tuple[Array, Array] | None) -> Score:
         array = self.array
-        if array.shape[-2] > 1:
-            array = array.at[..., query_positions, :].get(mode="clip")
-        if array.shape[-1] > 1:
-            array = array.at[..., key_positions].get(mode="clip")
-        return array
+        for axis, at in zip((1, 2), positions or (), strict=False):
+            array = jnp.take(array, at, axis, mode="clip") if array.shape[axis] > 1 else array
+        return PairBias(array)
+
+
+@pytree_dataclass
+class PairBias(Score):
+    """Adds the entry of an array to the score of each pair, whatever its positions."""
+
+    array: Array = array_field("NTS")
+
+    def __call__(
+        self, scores: Array, query_position: ArrayLike, key_position: ArrayLike, head: ArrayLike
+    ) -> Array:
+        del query_position, key_position, head
+        return scores + self.array[0].astype(scores.dtype)
 
 
 def attention_sinks(logits: ArrayLike) -> Score:
@@ -288,8 +279,7 @@ def attention_sinks(logits: ArrayLike) -> Score:
 class AttentionSinks(Score):
     """The score function that `attention_sinks` makes."""
 
-    logits: Array = array_field(rank=1)
-    per_head = True
+    logits: Array = array_field("N")
 
     def __call__(
         self, scores: Array, query_position: ArrayLike, key_position: ArrayLike, head: ArrayLike
@@ -304,22 +294,45 @@ class AttentionSinks(Score):
 def from_function(function: Callable[..., Array], *arrays: ArrayLike) -> Score:
     """Replace each score by `function(score, query_position, key_position, head, *arrays)`.
 
+    The function is traced once, here, and only again for scores of another dtype than the default:
+    numbers and arrays that it closes over, traced ones too, keep the values of now. One that is
+    defined anew does not compile again if only its arrays differ, unless it contains a loop or a
+    derivative rule.
+
+    It must be finite at every pair, also at masked ones: NaN or infinity there gives NaN gradients,
+    although the output is right. Choose the argument by `jnp.where`, not the result: under
+    `masks.causal()`, `score - jnp.log(jnp.where(k <= q, q - k + 1, 1))`.
+
     Args:
         function: takes a number of the dtype of the scores (float32, or float64 for float64
-            inputs), three int32 numbers and the arrays; returns the new score. It may close over
-            numbers and arrays, traced ones too: their values are taken when `attend` is called. A
+            inputs), three int32 numbers and the arrays; returns the new score. A
             `jax.custom_vjp` function in it has no derivatives in tiles, which need forward mode:
             make it a `jax.custom_jvp`, or pass implementation="reference" to `attend`.
         arrays: its other arguments, without batch axes. Both kinds of arrays receive gradients.
 
     Raises:
-        TypeError: a function that is not callable. `attend` raises for one that does not take
-            these arguments or returns another dtype.
+        TypeError: a function that does not take these arguments, branches on them in Python, or
+            returns another dtype.
     """
-    if not callable(function):
-        raise TypeError(f"a score function must be callable, got {type(function).__name__}")
     arrays = tuple(map(jnp.asarray, arrays))
-    return FromFunction(arrays, function, tuple(array.ndim for array in arrays))
+    program, constants = _trace(function, jnp.result_type(float), arrays)
+    arrays = *constants, *arrays
+    ranks = tuple(array.ndim for array in arrays)
+    return FromFunction(arrays, program, ranks, _Untraced(function))
+
+
+def _trace(
+    function: Callable[..., Array], dtype: jnp.dtype, arrays: Sequence[Any]
+) -> tuple[Program, tuple[Array, ...]]:
+    integers = dict.fromkeys(("query_position", "key_position", "head"), jnp.int32)
+    return hoist("score", function, {"score": dtype, **integers}, arrays, f"{jnp.dtype(dtype)}[]")
+
+
+@dataclass(frozen=True)
+class _Untraced:
+    """The function of a score, to trace it for another dtype; equal to any other."""
+
+    function: Callable[..., Array] = field(compare=False)
 
 
 @pytree_dataclass
@@ -327,29 +340,30 @@ class FromFunction(Score):
     """The score function that `from_function` makes."""
 
     arrays: tuple[Array, ...]
-    function: Callable[..., Array] = static()
+    program: Program = static()
     ranks: tuple[int, ...] = static()
+    untraced: _Untraced | None = static()
 
     def for_dtype(self, dtype: jnp.dtype) -> Score:
-        if isinstance(self.function, HoistedFunction):
-            return self
-        scalars = {"score": dtype} | dict.fromkeys(
-            ("query_position", "key_position", "head"), jnp.int32
-        )
-        shapes = tuple(
-            jax.ShapeDtypeStruct(array.shape[array.ndim - rank :], array.dtype)
-            for array, rank in arrays_of(self)
-        )
-        program, constants = hoist("score", self.function, scalars, shapes)
-        ranks = (*(constant.ndim for constant in constants), *self.ranks)
-        return FromFunction((*constants, *self.arrays), program, ranks)
+        number, own = self.program.num_constants, self.program.parts[1][0].aval.dtype
+        constants, arrays, program = self.arrays[:number], self.arrays[number:], self.program
+        if self.untraced is not None and dtype != own:
+            shapes = [
+                jax.ShapeDtypeStruct(array.shape[array.ndim - rank :], array.dtype)
+                for array, rank in zip(arrays, self.ranks[number:], strict=True)
+            ]
+            program, traced = _trace(self.untraced.function, dtype, shapes)
+            constants = [own.astype(x.dtype) for own, x in zip(constants, traced, strict=True)]
+        # Without the function, of which caches of jax.jit would keep traced arrays alive.
+        return FromFunction((*constants, *arrays), program, self.ranks, None)
 
     def __call__(
         self, scores: Array, query_position: ArrayLike, key_position: ArrayLike, head: ArrayLike
     ) -> Array:
         score = self.for_dtype(scores.dtype)
         numbers = (jnp.asarray(x, jnp.int32) for x in (query_position, key_position, head))
-        return jnp.vectorize(partial(score.function, score.arrays))(scores, *numbers)
+        program = jnp.vectorize(lambda *scalars: score.program(score.arrays, *scalars)[0])
+        return program(scores, *numbers)
 
 
 def _floats(name: str, given: ArrayLike, rank: int) -> Array:

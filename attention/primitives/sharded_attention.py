@@ -10,6 +10,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from attention.primitives.arguments import check_arguments
 from attention.primitives.attend import attend_by, available_platforms
+from attention.primitives.cache import CacheView
 from attention.primitives.ring import attend_in_ring
 from attention.primitives.sharding import check_divisible, map_shards
 
@@ -48,8 +49,8 @@ class ShardedAttention:
     def __call__(
         self,
         query: Array,
-        key: Array,
-        value: Array,
+        key: Array | CacheView,
+        value: Array | None = None,
         *,
         implementation: str | None = None,
         **arguments: Any,  # noqa: ANN401 - those of attend
@@ -78,7 +79,7 @@ class ShardedAttention:
             raise ValueError(
                 f"the implementation over a sharded sequence is 'tiled', not {implementation!r}"
             )
-        results = map_shards(on_device, checked, self.mesh, spec[:-1])
+        results = map_shards(on_device, checked, self.mesh, spec[:-1], key_axis=spec[-3])
         output = results.pop("output")
         return (output, results) if checked.returning else output
 

@@ -17,13 +17,14 @@ from jax import Array
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 from jax.typing import ArrayLike
 
-from attention.primitives.arguments import Arguments
+from attention.primitives.arguments import Arguments, explicit_mesh
 from attention.primitives.pytree_dataclass import map_arrays
-from attention.primitives.scores import Score
 
 Axis = str | tuple[str, ...] | None
 
 
+# Under jit because eager arrays of one device cannot be resharded to several.
+@partial(jax.jit, static_argnums=(0, 2), inline=True)
 def per_shard(
     function: Callable[[Arguments, str | None], dict[str, Array]],
     arguments: Arguments,
@@ -33,40 +34,23 @@ def per_shard(
 
     Args:
         function: of the arguments and the name of the implementation.
-        arguments: of `attend`.
+        arguments: of `attend`, with an Explicit mesh.
         implementation: its name.
 
     Raises:
         ValueError: a sharding that attention cannot keep without communication.
     """
-    if _explicit_mesh(arguments) is None:
-        return function(arguments, implementation)
-    return _in_shard_map(function, arguments, implementation)
-
-
-def _explicit_mesh(arguments: Arguments) -> AbstractMesh | None:
-    """Return the mesh with Explicit axes of query, key or value; None if there is none."""
-    inputs = arguments.query, arguments.key, arguments.value
-    meshes = (jax.typeof(array).sharding.mesh for array in inputs)
-    return next((mesh for mesh in meshes if AxisType.Explicit in mesh.axis_types), None)
-
-
-# Under jit because eager arrays of one device cannot be resharded to several.
-@partial(jax.jit, static_argnums=(0, 2), inline=True)
-def _in_shard_map(
-    function: Callable[[Arguments, str | None], dict[str, Array]],
-    arguments: Arguments,
-    implementation: str | None,
-) -> dict[str, Array]:
-    mesh, spec = _explicit_mesh(arguments), _spec(arguments.query)
+    mesh, spec = explicit_mesh(arguments), _spec(arguments.query)
     *batch, length, heads, width = spec
     batch = _batch_axes(batch, arguments)
     num_kv_heads, shards = arguments.key.shape[-2], size_of(mesh.shape, heads)
-    if length is not None or width is not None or (num_kv_heads % shards and shards % num_kv_heads):
+    key_axes = {_spec(array)[-3] for array in (arguments.key, arguments.value)}
+    if width is not None or key_axes != {None} or (num_kv_heads % shards and shards % num_kv_heads):
         raise ValueError(
-            f"a query sharded as {PartitionSpec(*spec)} for [..., T, N, H] over {dict(mesh.shape)} "
-            f"needs communication: only batch axes and heads may be sharded explicitly, and "
-            f"K={num_kv_heads} must be a multiple or a divisor of the shards; jax.reshard it"
+            f"a query sharded as {PartitionSpec(*spec)} for [..., T, N, H] and a key sharded as "
+            f"{PartitionSpec(*_spec(arguments.key))} over {dict(mesh.shape)} need communication: "
+            f"the width H and the key length S may not be sharded explicitly, and K={num_kv_heads} "
+            "must be a multiple or a divisor of the shards; jax.reshard them"
         )
     explicit = {
         name
@@ -77,7 +61,8 @@ def _in_shard_map(
         lambda arguments: function(arguments, implementation),
         arguments,
         mesh,
-        (*batch, None, heads),
+        (*batch, length, heads),
+        key_axis=None,
         # For an empty set, JAX takes all axes but those that a vmap of the user maps over.
         axis_names=set() if len(explicit) == len(mesh.axis_names) else explicit,
     )
@@ -88,6 +73,7 @@ def map_shards(
     arguments: Arguments,
     mesh: Mesh | AbstractMesh,
     spec: Sequence[Axis],
+    key_axis: Axis,
     axis_names: Collection[str] = (),
 ) -> dict[str, Array]:
     """Call a function for each shard of the arguments, inside `jax.shard_map`.
@@ -96,17 +82,19 @@ def map_shards(
         function: of the arguments of one shard, to "output" and what `arguments.returning` names.
         arguments: of `attend`.
         mesh: of devices.
-        spec: mesh axes of batch axes, sequence and heads: of query, key, value and output
-            `[..., T, N, H]`.
+        spec: mesh axes of batch axes, T and N: of query and output `[..., T, N, H]`.
+        key_axis: mesh axis of S.
         axis_names: as in `jax.shard_map`; axes of the mesh that are Explicit, if any are.
     """
-    *batch, sequence, heads = spec
+    *batch, query_axis, heads = spec
+    if query_axis is not None:  # the positions of a shard do not count from 0
+        arguments = replace(arguments, counted=False, visits=None)
     batch, num_kv_heads, shards = tuple(batch), arguments.key.shape[-2], size_of(mesh.shape, heads)
     if num_kv_heads < shards:  # several devices read the same key/value head
         arguments = _repeat_kv_heads(arguments, shards // num_kv_heads)
-    specs = jax.tree.leaves(
-        _specs(arguments, batch, sequence, heads), is_leaf=lambda x: isinstance(x, PartitionSpec)
-    )
+    letters = {"T": query_axis, "S": key_axis, "N": heads, "K": heads}
+    specs = _specs(arguments, batch, letters)
+    specs = jax.tree.leaves(specs, is_leaf=lambda x: isinstance(x, PartitionSpec))
     leaves, structure = jax.tree.flatten(arguments)
     leaves = list(map(jnp.asarray, leaves))
     if AxisType.Explicit in mesh.axis_types:
@@ -114,12 +102,12 @@ def map_shards(
             jax.reshard(leaf, NamedSharding(mesh, spec))
             for leaf, spec in zip(leaves, specs, strict=True)
         ]
-    names = {name: PartitionSpec(*batch, heads, sequence) for name in arguments.returning}
+    names = {name: PartitionSpec(*batch, heads, query_axis) for name in arguments.returning}
     return jax.shard_map(
         lambda *leaves: function(jax.tree.unflatten(structure, leaves)),
         mesh=mesh,
         in_specs=tuple(specs),
-        out_specs={"output": PartitionSpec(*batch, sequence, heads)} | names,
+        out_specs={"output": PartitionSpec(*batch, query_axis, heads)} | names,
         axis_names=set(axis_names),
     )(*leaves)
 
@@ -187,36 +175,15 @@ def size_of(shape: Mapping[str, int], axis: Axis) -> int:
     return prod(shape[name] for name in _names(axis))
 
 
-def _specs(arguments: Arguments, batch: tuple[Axis, ...], sequence: Axis, heads: Axis) -> Arguments:
+def _specs(arguments: Arguments, batch: tuple[Axis, ...], letters: Mapping[str, Axis]) -> Arguments:
     """Return the arguments with the sharding of each array in its place."""
 
-    def lead(array: ArrayLike, rank: int, *axes: Axis) -> PartitionSpec:
-        """Shard the batch axes that an array of this rank has; `axes` shard the others."""
-        sizes = jnp.shape(array)[: jnp.ndim(array) - rank]
-        own = batch[len(batch) - len(sizes) :]
-        return PartitionSpec(
-            *(axis if size > 1 else None for axis, size in zip(own, sizes, strict=True)), *axes
-        )
+    def spec(array: ArrayLike, axes: str) -> PartitionSpec:
+        shape, rank = jnp.shape(array), jnp.ndim(array) - len(axes)
+        own = *batch[len(batch) - rank :], *map(letters.get, axes)
+        if "T" in axes and "S" in axes:  # an array of pairs: each shard has all keys of its queries
+            own = *own[:-1], None
+        sharded = zip(own, shape, strict=True)
+        return PartitionSpec(*(axis if size > 1 else None for axis, size in sharded))
 
-    def of_pairs(allowed: Array) -> PartitionSpec:  # [..., N or 1, T or 1, S or 1]
-        axes = zip(allowed.shape[-3:], (heads, sequence), strict=False)
-        return lead(allowed, 3, *(axis if size > 1 else None for size, axis in axes))
-
-    def of_score(score: Score) -> Score:
-        own = heads if score.per_head and score.extent()[0] is not None else None
-        return map_arrays(score, lambda array, rank: lead(array, rank, *[own] * (rank > 0)))
-
-    allowed, flags = arguments.allowed, arguments.nonfinite_keys
-    return replace(
-        map_arrays(arguments, lead),
-        query=lead(arguments.query, 3, sequence, heads),
-        key=lead(arguments.key, 3, sequence, heads),
-        value=lead(arguments.value, 3, sequence, heads),
-        allowed=None if allowed is None else of_pairs(allowed),
-        scores=tuple(map(of_score, arguments.scores)),
-        sinks=tuple(map(of_score, arguments.sinks)),
-        query_positions=lead(arguments.query_positions, 1, sequence),
-        key_positions=lead(arguments.key_positions, 1, sequence),
-        heads=PartitionSpec(heads),
-        nonfinite_keys=None if flags is None else lead(flags, 2, sequence, heads),
-    )
+    return map_arrays(arguments, spec)

@@ -1,160 +1,69 @@
-"""`attend` in tiles, with memory linear in T and S: `tiled_head.py` for all heads and examples.
+"""`attend` in tiles, with memory linear in T and S: sizes, tiles to visit, all heads and examples.
 
-The functions of one head are lifted by `vmap` and loops. The rules for derivatives are given output
-and logsumexp, so that the forward pass is not computed again.
+Up to one tile it is the definition itself, for a few examples with all of their heads at a time.
 """
 
-from dataclasses import replace
+import math
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from math import prod
 
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.custom_derivatives import SymbolicZero
 
 from attention.primitives.arguments import Arguments
-from attention.primitives.batch import over_batch
-from attention.primitives.block_mask import Pattern
-from attention.primitives.lift import Plan, lift, one_at_a_time
-from attention.primitives.nonfinite import nan_rows
-from attention.primitives.pytree_dataclass import replace_leaves
-from attention.primitives.softmax import share_with_sinks
-from attention.primitives.tile_inputs import Constants, Inputs
-from attention.primitives.tile_layout import (
-    Head,
-    Settings,
-    laid_out_by_example,
-    layout_of,
-    tile_sizes_of,
+from attention.primitives.masks import Mask
+from attention.primitives.numerics import share_with_sinks
+from attention.primitives.pytree_dataclass import arrays_of, batch_shapes, map_arrays
+from attention.primitives.tiled_head import (
+    Sums,
+    Tiles,
+    checkpoint,
+    derive_as,
+    online_softmax,
+    sums_of_one_tile,
+    sums_over_tiles,
+    weights_of_head,
 )
-from attention.primitives.tiled_head import Results, all_weights, forward, forward_jvp
+from attention.primitives.vectorize import Cut, cut, over_batch, over_heads, possible_shards
+from attention.primitives.visits import Visits, most_visits, visits_of
 
-Tree = Any
+# Tile sizes without a mask and with one, and scores computed at once. Those of "cpu" were measured,
+# the others were not.
+SIZES = {
+    "cpu": ((1024, 512), (512, 512), 2**18),
+    "cuda": ((1024, 1024), (512, 512), 2**25),
+    "rocm": ((1024, 1024), (512, 512), 2**25),
+    "tpu": ((1024, 1024), (512, 512), 2**24),
+}
 
 
-def _lifted_jvp(
-    settings: Settings,
-    plan: Plan,
-    head: Head,
-    results: Results,
-    tangents: Inputs,
-) -> Results:
-    """Lift `forward_jvp`: the derivatives of `results`, in which the largest score is constant.
+@dataclass(frozen=True)
+class Layout:
+    """How arguments are cut.
 
-    Args:
-        settings: sizes.
-        plan: how to lift.
-        head: all heads.
-        results: of these keys and any others, shaped as in `_attention`.
-        tangents: of `head.inputs`, with symbolic zeros.
+    Attributes:
+        tiles: sizes of tiles.
+        kv_heads: how to map over K.
+        examples: how to map over each batch axis.
+        visit_all: whether all tiles are visited.
     """
-    tangents = _nonzero(tangents)
-    leaves = jax.tree.structure(head.inputs).flatten_up_to(tangents)
-    input_axes = plan.axes[: len(leaves)]
-    tangent_axes = [axes for axes, x in zip(input_axes, leaves, strict=True) if x is not None]
-    output, *logsumexp = results
-    derivatives = lift(
-        plan,
-        partial(forward_jvp, settings),
-        (head, plan.axes),
-        (output, "BKG"),
-        (tuple(logsumexp), ("BKG", "BKG")),
-        (tangents, tangent_axes),
-        remat=True,
-    )
-    return *derivatives, jnp.zeros_like(logsumexp[1])
 
+    tiles: Tiles
+    kv_heads: Cut
+    examples: tuple[Cut, ...]
+    visit_all: bool
 
-def _nonzero(tangents: Tree) -> Tree:
-    """Return tangents with None in place of symbolic zeros."""
-
-    def is_zero(leaf: Any) -> bool:  # noqa: ANN401 - an array or a symbolic zero
-        return isinstance(leaf, SymbolicZero) or leaf.dtype == jax.dtypes.float0
-
-    return jax.tree.map(
-        lambda leaf: None if is_zero(leaf) else leaf,
-        tangents,
-        is_leaf=lambda leaf: isinstance(leaf, SymbolicZero),
-    )
-
-
-@partial(jax.custom_jvp, nondiff_argnums=(0, 1))
-def known_results(
-    settings: Settings,
-    plan: Plan,
-    inputs: Inputs,
-    fixed: tuple[Constants, Pattern | None],
-    results: Results,
-) -> Results:
-    """Return the results of `_attention` as given; their derivative is that by `inputs`.
-
-    Tangents of `results` are ignored: the results already depend on `inputs`. In a ring they are
-    those over the keys of all devices.
-    """
-    return results
-
-
-@partial(known_results.defjvp, symbolic_zeros=True)
-def _known_results_jvp(
-    settings: Settings, plan: Plan, primals: Tree, tangents: Tree
-) -> tuple[Results, Results]:
-    inputs, fixed, results = primals
-    return results, _lifted_jvp(settings, plan, Head(inputs, *fixed), results, tangents[0])
-
-
-@partial(jax.custom_jvp, nondiff_argnums=(0, 1))
-def _attention(
-    settings: Settings, plan: Plan, inputs: Inputs, fixed: tuple[Constants, Pattern | None]
-) -> Results:
-    """Lift `forward`: output `[..., K, G, T, Hv]`, and terms of the logsumexp `[..., K, G, T]`."""
-    return lift(plan, partial(forward, settings), (Head(inputs, *fixed), plan.axes))
-
-
-@partial(_attention.defjvp, symbolic_zeros=True)
-def _attention_jvp(
-    settings: Settings,
-    plan: Plan,
-    primals: tuple[Inputs, tuple[Constants, Pattern | None]],
-    tangents: tuple[Inputs, tuple[Constants, Pattern | None]],
-) -> tuple[Results, Results]:
-    inputs, fixed = primals
-    results = _attention(settings, plan, inputs, fixed)
-    return results, _lifted_jvp(settings, plan, Head(inputs, *fixed), results, tangents[0])
-
-
-def finish(
-    arguments: Arguments, output: Array, logarithm: Array, largest: Array
-) -> dict[str, Array]:
-    """Convert the results of `_attention` to those of `attend`.
-
-    The gradient of the rows that are NaN is blocked here, and attention sinks are added.
-    """
-    output, logsumexp = nan_rows(output, logarithm), _without_gradient_of_nan(logarithm) + largest
-    results = {
-        "output": jnp.swapaxes(_by_head(arguments, output), -2, -3),
-        "logsumexp": _by_head(arguments, logsumexp),
-        "largest_score": jax.lax.stop_gradient(_by_head(arguments, largest)),
-    }
-    results = share_with_sinks(results, arguments.sinks)
-    return results | {"output": results["output"].astype(arguments.query.dtype)}
-
-
-def _without_gradient_of_nan(logarithm: Array) -> Array:
-    return nan_rows(logarithm[..., None], logarithm)[..., 0]
-
-
-def _by_head(arguments: Arguments, array: Array) -> Array:
-    """Return `[..., N, T, *]` from `[..., K, G, padded T, *]`."""
-    rank = len(arguments.batch)
-    array = array.reshape(*array.shape[:rank], -1, *array.shape[rank + 2 :])
-    return jax.lax.slice_in_dim(array, 0, arguments.query.shape[-3], axis=rank + 1)
-
-
-def _by_group(arguments: Arguments, rows: Array, length: int) -> Array:
-    """Return `[..., K, G, length]` from `[..., N, T]`, padded with zeros."""
-    rows = jnp.pad(rows, [(0, 0)] * (rows.ndim - 1) + [(0, length - rows.shape[-1])])
-    return rows.reshape(*arguments.batch, arguments.key.shape[-2], -1, length)
+    def of_example(self, one: Arguments) -> tuple[Arguments, Visits | None]:
+        """Return the arguments of an example, indexed by query and key, and the tiles to visit."""
+        one, visits = replace(one.by_index(), visits=None), one.visits
+        if self.visit_all:
+            return one, None
+        if visits is None:
+            positions = one.query_positions, one.key_positions
+            visits = visits_of(one.mask, *positions, self.tiles.sizes, counted=one.counted)
+        return one, visits
 
 
 @partial(jax.jit, static_argnums=1, inline=True)
@@ -165,61 +74,156 @@ def attend_in_tiles(arguments: Arguments, platform: str = "cpu") -> dict[str, Ar
         arguments: with at least one query and one key.
         platform: for the default tile sizes.
     """
-    if laid_out_by_example(arguments, platform):
-        sizes = tile_sizes_of(arguments, platform)
-        return _by_example(platform, replace(arguments, tile_sizes=sizes))[0]
-    return _in_tiles(platform, arguments)[0]
+    layout = layout_of(arguments, platform)
+    # The compiler would take seconds to fold a constant array of pairs.
+    mask = map_arrays(
+        arguments.mask, lambda x, axes: jax.lax.optimization_barrier(x) if len(axes) > 2 else x
+    )
+    arguments = replace(arguments, mask=mask)
 
-
-@partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _by_example(platform: str, arguments: Arguments) -> tuple[dict[str, Array], Results]:
-    """Lift `_in_tiles` over examples that skip their own tiles, in a loop.
-
-    The arrays that are laid out for tiles are then those of one example.
-    """
-    function = partial(_in_tiles, platform)
-    return over_batch(function, (arguments,), (None,), arguments.batch, one_at_a_time)
-
-
-@partial(_by_example.defjvp, symbolic_zeros=True)
-def _by_example_jvp(
-    platform: str, primals: tuple[Arguments], tangents: tuple[Arguments]
-) -> tuple[Tree, Tree]:
-    """Differentiate the loop given its results; else it would compute them again."""
-    (arguments,) = primals
-    returned, results = _by_example(platform, arguments)
-    leaves, structure = jax.tree.flatten(arguments)
-    directions = structure.flatten_up_to(_nonzero(tangents[0]))
-    varied = [n for n, leaf in enumerate(directions) if leaf is not None]
-
-    def with_known_results(*values: Array) -> tuple[dict[str, Array], Results]:
-        operands = replace_leaves(arguments, varied, values), *results
-        ranks = None, 4, 3, 3  # the arguments, [K, G, T, Hv], and twice [K, G, T]
-        function = partial(_in_tiles, platform)
-        return over_batch(function, operands, ranks, arguments.batch, one_at_a_time)
-
-    at, along = [leaves[n] for n in varied], [directions[n] for n in varied]
-    return (returned, results), jax.jvp(with_known_results, at, along)[1]
-
-
-def _in_tiles(
-    platform: str, arguments: Arguments, *known: Array
-) -> tuple[dict[str, Array], Results]:
-    """Return what `attend` returns, and the results of `_attention`, unless they are known."""
-    settings, plan, head = layout_of(arguments, platform)
-    if known:
-        results = known_results(settings, plan, head.inputs, head[1:], known)
+    if layout.tiles.is_one:
+        sums = _sums_of_one_tile(layout, arguments)
     else:
-        results = _attention(settings, plan, head.inputs, head[1:])
-    returned = finish(arguments, *results)
+        found = online_sums(layout, arguments)
+        # Joined here and not in the loops: jax 0.10 would drop the rule of `derive_as` in a scan.
+        sums = derive_as((found.total, found.weighted), plain_sums(layout, arguments, found))
+        sums = Sums(found.largest, *sums)
+    results = results_of(arguments, sums)
     if "weights" in arguments.returning:
-        rows = _without_gradient_of_nan(results[1]), results[2]
-        if arguments.sinks:
-            length = settings.tile_sizes[0] * settings.tiles[0]
-            before = _by_head(arguments, rows[0] + rows[1])
-            added = jnp.where(jnp.isneginf(before), 0, returned["logsumexp"] - before)
-            rows = rows[0] + _by_group(arguments, added, length), rows[1]
-        function = partial(all_weights, settings)
-        weights = lift(plan, function, (head, plan.axes), (rows, ("BKG", "BKG")))
-        returned["weights"] = _by_head(arguments, weights)[..., : arguments.key.shape[-3]]
-    return returned, results
+        results["weights"] = _weights(layout, arguments, sums)
+    return share_with_sinks(results, arguments.sinks)
+
+
+def _sums_of_one_tile(layout: Layout, arguments: Arguments) -> Sums:
+    """Return the sums of a few examples at a time; derivatives compute them again."""
+
+    def example(one: Arguments) -> Sums:
+        one, _ = layout.of_example(one)
+        sums = over_heads(partial(sums_of_one_tile, layout.tiles), (one,), layout.kv_heads)
+        return sums.with_heads_last()
+
+    return over_batch(example, (arguments,), arguments.batch, layout.examples, remat=True)
+
+
+def _weights(layout: Layout, arguments: Arguments, sums: Sums) -> Array:
+    """Return all weights `[..., N, T, S]`."""
+
+    def example(one: Arguments, sums: Sums) -> Array:
+        one, _ = layout.of_example(one)
+        return over_heads(partial(weights_of_head, layout.tiles), (one, sums), layout.kv_heads)
+
+    return over_batch(example, (arguments, sums), arguments.batch, layout.examples)
+
+
+def online_sums(layout: Layout, arguments: Arguments, before: Sums | None = None) -> Sums:
+    """Return the sums of all heads and examples, added to those `before`, by an online softmax."""
+
+    def example(one: Arguments, *before: Sums) -> Sums:
+        one, visits = layout.of_example(one)
+        function = partial(online_softmax, layout.tiles, visits)
+        return over_heads(function, (one, *before), layout.kv_heads).with_heads_last()
+
+    trees = (arguments,) if before is None else (arguments, before)
+    return over_batch(example, trees, arguments.batch, layout.examples)
+
+
+def plain_sums(layout: Layout, arguments: Arguments, found: Sums) -> tuple[Array, Array]:
+    """Return `total` and `weighted` of all heads and examples, given the largest scores."""
+
+    def example(one: Arguments, found: Sums) -> tuple[Array, Array]:
+        one, visits = layout.of_example(one)
+        function = checkpoint(partial(sums_over_tiles, layout.tiles, visits))
+        total, weighted = over_heads(function, (one, found), layout.kv_heads)
+        return total, jnp.swapaxes(weighted, 0, 1)
+
+    return over_batch(example, (arguments, found), arguments.batch, layout.examples)
+
+
+def layout_of(arguments: Arguments, platform: str) -> Layout:
+    """Decide how to cut the arguments on a platform.
+
+    Heads are computed at once first, then examples; examples that skip different tiles, one at a
+    time. Up to one tile, all heads are computed at once: their scores are one array then.
+    """
+    shards = possible_shards(arguments.query, arguments.key, arguments.value)
+    tiles = _tiles(arguments, platform, may_shard=shards > 1)
+    num_heads, num_kv_heads = arguments.query.shape[-2], arguments.key.shape[-2]
+    own_tiles = any(batch_shapes((arguments.mask, arguments.visits))) and not tiles.is_one
+    if shards > 1:  # a vmap may map over any array of the mask
+        own_tiles = bool(jax.tree.leaves((arguments.mask, arguments.visits)))
+    at_once = max(1, SIZES[platform][-1] // prod(tiles.sizes))
+    at_once = max(at_once, num_heads) if tiles.is_one else at_once
+    kv_heads = cut(num_kv_heads, at_once * num_kv_heads // num_heads, shards)
+    at_once = at_once // num_heads if kv_heads.steps == 1 and not own_tiles else 1
+    examples = []
+    for size in reversed(arguments.batch):
+        examples.append(cut(size, max(1, at_once), shards))
+        at_once = at_once // size if examples[-1].steps == 1 else 1
+    # Devices that skip different tiles would have to agree on them.
+    visit_all = arguments.mask is None or tiles.is_one or (own_tiles and shards > 1)
+    return Layout(tiles, kv_heads, tuple(reversed(examples)), visit_all)
+
+
+def results_of(arguments: Arguments, sums: Sums) -> dict[str, Array]:
+    """Return "output", "logsumexp" and "largest_score" from the sums of all heads, without sinks.
+
+    The cotangent of a row that is NaN stops here: 0 · NaN would reach the values of masked keys.
+    """
+    is_nan, is_empty = jnp.isnan(sums.total), sums.total == 0
+    total = jnp.where(is_nan | is_empty, 1, sums.total)
+    of_output = (jnp.swapaxes(x, -1, -2)[..., None] for x in (is_nan, total))  # [..., T, N, 1]
+    is_nan_output, divisor = of_output
+    output = jnp.where(is_nan_output, jnp.nan, sums.weighted / divisor)
+    largest = jax.lax.stop_gradient(jnp.where(is_empty, -jnp.inf, sums.largest))
+    return {
+        "output": output.astype(arguments.query.dtype),
+        "logsumexp": jnp.where(is_nan, jnp.nan, jnp.log(total)) + largest,
+        "largest_score": largest,
+    }
+
+
+def _tiles(arguments: Arguments, platform: str, *, may_shard: bool) -> Tiles:
+    lengths = arguments.query.shape[-3], arguments.key.shape[-3]
+    sizes = _tile_sizes(arguments, platform, lengths, may_shard=may_shard)
+    shape = tuple(-(-length // size) for length, size in zip(lengths, sizes, strict=True))
+    most = shape[1]
+    if arguments.mask is not None and arguments.counted:
+        most = most_visits(arguments.mask, shape, sizes)
+    return Tiles(sizes, shape, most, cast=platform == "cpu")
+
+
+def _tile_sizes(
+    arguments: Arguments, platform: str, lengths: tuple[int, int], *, may_shard: bool
+) -> tuple[int, int]:
+    if arguments.tile_sizes is not None:
+        return tuple(map(min, lengths, arguments.tile_sizes))
+    full, masked, _ = SIZES[platform]
+    largest = full if arguments.mask is None else masked
+    # No tile is skipped where the compiler may shard.
+    if platform == "cpu" and not may_shard and _packs_sequences(arguments.mask):
+        largest = _packed_tiles(lengths)
+    return tuple(map(_equal_tiles, lengths, largest))
+
+
+def _packed_tiles(lengths: tuple[int, int]) -> tuple[int, int]:
+    """Return the largest tile of packed sequences on a CPU: 1/32 of the queries, 1/64 of the keys.
+
+    Larger tiles make faster products, and smaller ones compute fewer masked pairs: from 4,096
+    tokens on, eight sequences of about the same length visit less than a fifth of all pairs. Tiles
+    of (256, 128) for all lengths took 1.0 to 1.2 times as long for 512 to 2,048 tokens, 0.9 (with
+    gradient) to 1.2 times (forward) for 4,096, and 1.2 to 1.4 times for 16,384.
+    """
+    num_queries, num_keys = lengths
+    return min(max(128, num_queries // 32), 512), min(max(128, num_keys // 64), 256)
+
+
+def _packs_sequences(mask: Mask | None) -> bool:
+    """Return whether a mask has one number per position of each example, as `segments` has."""
+    return any(axes == "p" and array.ndim > 1 for array, axes in arrays_of(mask))
+
+
+def _equal_tiles(length: int, largest: int) -> int:
+    """Make tiles equal: 520 queries become two tiles of 264, not one of 512 and one of 8."""
+    if length <= largest:
+        return length
+    return -(-math.ceil(length / math.ceil(length / largest)) // 8) * 8

@@ -1,369 +1,347 @@
 """Attention of one head in tiles, with memory linear in T and S.
 
-The forward pass visits the tiles of a row with an online softmax (Milakov and Gimelshein 2018,
-section 3; Rabe and Staats 2021). Once the logsumexp is known, each weight is exp(score - logsumexp)
-on its own, so the derivative of `forward` (`forward_jvp`) is a sum over tiles. `jax.checkpoint` is
-around each tile: JAX derives from this sum every order and mode of derivative, none of which keeps
-a tile in memory. `forward` itself is not differentiated: `tiled.py` declares `forward_jvp` as its
-derivative.
+The value is an online softmax (Milakov and Gimelshein 2018, section 3; Rabe and Staats 2021) in a
+loop over the tiles that are visited. With m the largest score of a query, output = Σ e v / Σ e with
+e = exp(score - m), and for any constant m both sums have the same quotient. So once m is known, the
+derivatives are those of plain sums over tiles, in any order, each under `jax.checkpoint`: JAX
+derives from them every order and mode, none of which keeps a tile in memory. `derive_as` joins the
+two: it takes arrays and no function, so masks and score functions close over traced arrays as they
+are, and what only the derivatives need is dead code where nothing is differentiated.
+
+Why the loops are as they are:
+
+- A `scan`, or a `fori_loop` with static bounds, is linearized even where its results are constants,
+  and then keeps the mask of every tile. A `while` loop is not, so the online softmax is one.
+- A `cond` in a checkpointed `scan` keeps arrays of every tile if one of its results is needed in
+  the forward pass. The values of the sums are not.
+- jax 0.10 drops the rule of a `custom_jvp` from the primal side of a differentiated `scan`. So the
+  online softmax has the right derivatives itself: only m is constant in it.
 """
 
-import operator
-from collections.abc import Callable
-from dataclasses import replace
-from functools import partial, reduce
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from attention.primitives.block_mask import Pattern, visited_by_any
-from attention.primitives.dot_product import product
+from attention.primitives.arguments import Arguments
 from attention.primitives.dropout import keep_pairs
-from attention.primitives.pytree_dataclass import replace_leaves
-from attention.primitives.tile_inputs import CONSTANT_AXES, INPUT_AXES, Constants, Inputs
-from attention.primitives.tile_layout import Head, Settings
+from attention.primitives.masks import And, PairMask
+from attention.primitives.numerics import (
+    nan_where,
+    product,
+    replace_nonfinite,
+    replace_nonfinite_keys,
+)
+from attention.primitives.pytree_dataclass import (
+    array_field,
+    arrays_of,
+    map_arrays,
+    pytree_dataclass,
+)
+from attention.primitives.vectorize import varying_alike, with_axes_of_one
+from attention.primitives.visits import Visits
+
+Tree = Any
 
 # Visits of the shortest loop that saves more time than it takes to compile.
 SHORTEST_LOOP = 5
 
-Tree = Any
-Results = tuple[Array, Array, Array]  # output, and the two terms of the logsumexp
-# Its terms: log Σ exp(score - largest score), and the largest score. Their sum may be rounded.
-Logsumexp = tuple[Array, Array]
-Carry = tuple[Array, Array, Array]  # largest score, sum of weights, sum of weighted values
+checkpoint = partial(jax.checkpoint, prevent_cse=False)
 
 
-class Operands(NamedTuple):
-    """Arguments of a function of tiles, for a whole head or cut to one tile."""
+@dataclass(frozen=True)
+class Tiles:
+    """Sizes that are compiled in.
 
-    inputs: Inputs
-    constants: Constants
-    logsumexp: Logsumexp
-    tangents: Inputs | None
-
-
-def _cut(settings: Settings, tree: Tree, axes: Tree, letter: str, start: Array) -> Tree:
-    """Cut arrays to one tile along T or S; an axis of one is kept, since it broadcasts.
-
-    Args:
-        settings: with the size of the tile.
-        tree: arrays, or a named tuple of trees.
-        axes: the letters of the axes of the arrays, or of those of each tree, as in `INPUT_AXES`.
-        letter: of the axis to cut.
-        start: the first query or key.
+    Attributes:
+        sizes: queries and keys per tile.
+        shape: rows and columns of tiles.
+        most: how many tiles a row visits at most.
+        cast: whether products are computed in the dtype of the scores.
     """
-    if not isinstance(axes, str):
-        parts = zip(tree, axes, strict=True)
-        return type(tree)(*(_cut(settings, *part, letter, start) for part in parts))
-    axis, size = axes.find(letter), settings.tile_sizes["TS".index(letter)]
 
-    def cut(array: Array) -> Array:
-        if axis == -1 or array.shape[axis] == 1:
-            return array
-        return jax.lax.dynamic_slice_in_dim(array, start, size, axis)
+    sizes: tuple[int, int]
+    shape: tuple[int, int]
+    most: int
+    cast: bool
 
-    return jax.tree.map(cut, tree)
-
-
-def _part_of(
-    settings: Settings, part: tuple[Inputs, Constants], letter: str, start: Array
-) -> tuple[Inputs, Constants]:
-    """Cut the inputs and constants of a head as `_cut` does."""
-    inputs, constants = part
-    return (
-        _cut(settings, inputs, INPUT_AXES, letter, start),
-        _cut(settings, constants, CONSTANT_AXES, letter, start),
-    )
+    @property
+    def is_one(self) -> bool:
+        """Whether there is one tile."""
+        return self.shape == (1, 1)
 
 
-def _visits(settings: Settings, pattern: Pattern | None, row: Array) -> tuple[Array, Array]:
-    """Return the first key that a row of tiles visits, and how many visits it takes."""
-    num_tiles, size = settings.tiles[1], settings.tile_sizes[1]
-    return (0, num_tiles) if pattern is None else pattern.visits(row, size, num_tiles * size)
+@pytree_dataclass
+class Head(Arguments):
+    """The arguments of one head with key `[H, S]` and value `[Hv, S]` transposed.
 
-
-def _product(settings: Settings, equation: str, left: Array, right: Array) -> Array:
-    return product(equation, left, right, settings.dtype, settings.precision)
-
-
-def _scores_of(settings: Settings, inputs: Inputs, constants: Constants) -> Array:
-    """Return the scores of a tile before the mask."""
-    query, key = constants.query_positions[:, None], constants.key_positions[None, :]
-    scores = inputs.scale * _product(settings, "TH,HS->TS", inputs.query, inputs.key)
-    for score, bias in zip(inputs.scores, inputs.biases, strict=True):
-        scores = score(scores, query, key, constants.head) if bias is None else scores + bias
-    return scores
-
-
-def _masked(constants: Constants, scores: Array) -> Array:
-    """Set the scores of masked pairs to -inf."""
-    query, key = constants.query_positions[:, None], constants.key_positions[None, :]
-    allowed = [] if constants.is_key is None else [constants.is_key[None, :]]
-    allowed += [] if constants.allowed is None else [constants.allowed]
-    allowed += [] if constants.mask is None else [constants.mask(query, key)]
-    for pairs in allowed:
-        scores = jnp.where(pairs, scores, -jnp.inf)
-    return scores
-
-
-def _weights_of(
-    settings: Settings, inputs: Inputs, constants: Constants, logsumexp: Logsumexp
-) -> Array:
-    """Return the weights of a tile, given the logsumexp of its rows."""
-    return _normalized(constants, _scores_of(settings, inputs, constants), logsumexp)
-
-
-def _normalized(constants: Constants, scores: Array, logsumexp: Logsumexp) -> Array:
-    """Return exp(score - logsumexp), which is 0 where masked even if the logsumexp is NaN.
-
-    The terms are subtracted one after the other: beside a score of -1e9, as of a bias, their sum
-    would lose the logarithm of the number of keys.
+    Their derivatives are then products that transpose no tile of scores.
     """
-    empty = jnp.isneginf(logsumexp[0])
-    for term in reversed(logsumexp):
-        scores -= jnp.where(empty, 0, term)[:, None]
-    return _exp(_masked(constants, scores))
+
+    key: Array = array_field("KhS")
+    value: Array = array_field("KhS")
+
+
+@pytree_dataclass
+class Sums:
+    """Sums over the keys of each query, in the dtype of the scores.
+
+    Attributes:
+        largest: the largest score `[..., N, T]`; the smallest finite number without keys.
+        total: Σ exp(score - largest) `[..., N, T]`.
+        weighted: Σ exp(score - largest) · value after dropout `[..., T, N, Hv]`.
+    """
+
+    largest: Array = array_field("NT")
+    total: Array = array_field("NT")
+    weighted: Array = array_field("TNh")
+
+    def with_heads_last(self) -> "Sums":
+        """Return the sums of an example with `weighted` `[T, N, Hv]` in place of `[N, T, Hv]`."""
+        return replace(self, weighted=jnp.swapaxes(self.weighted, 0, 1))
+
+
+def sums_of_one_tile(tiles: Tiles, one: Arguments) -> Sums:
+    """Return the sums of one head whose queries and keys are one tile, derived as they are."""
+    head = _in_whole_tiles(tiles, one)
+    return _add_tile(head, _no_keys(head))
 
 
 @jax.custom_jvp
-def _exp(exponents: Array) -> Array:
-    """Return exp(min(exponents, 0)): a rounded score may exceed its logsumexp."""
-    return jnp.exp(jnp.minimum(exponents, 0))
+def derive_as(value: Array, other: Array) -> Array:
+    """Return `value`, whose derivatives are those of `other`, computed in another way."""
+    del other
+    return value
 
 
-@_exp.defjvp
-def _exp_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-    """The derivative of exp, also where the minimum applies."""
-    result = _exp(*primals)
-    return result, result * tangents[0]
-
-
-def _kept(settings: Settings, constants: Constants, weights: Array) -> Array:
-    """Return the weights after dropout."""
-    if constants.rng is None:
-        return weights
-    keep = keep_pairs(
-        constants.rng[:, None, None],
-        settings.dropout_rate,
-        constants.head,
-        constants.query_positions[:, None],
-        constants.key_positions[None, :],
-    )
-    return weights * keep.astype(weights.dtype)
-
-
-def _zero(tree: Tree, dtype: jnp.dtype) -> Array:
-    """Return 0 that varies over the same axes of a mesh as the arrays, as `shard_map` requires."""
-    leaves = jax.tree.leaves(tree)
-    firsts = (jax.lax.slice(x, (0,) * x.ndim, (1,) * x.ndim).reshape(()) for x in leaves)
-    depends_on_all = reduce(operator.or_, (first != first for first in firsts))
-    zero = jnp.zeros((), dtype)
-    return jnp.where(depends_on_all, zero, zero)
-
-
-def _pattern_of(settings: Settings, head: Head) -> Pattern | None:
-    """Return the tiles to visit, which all examples of a `vmap` share; None: all."""
-    if head.pattern is None:
-        return None
-    num_keys = settings.tiles[1] * settings.tile_sizes[1]
-    return visited_by_any(head.pattern, num_keys, may_shard=settings.may_shard)
-
-
-def forward(settings: Settings, head: Head, before: Results | None = None) -> Results:
-    """Return output `[T, Hv]` and the terms of the logsumexp, both `[T]`.
-
-    The first one is the logarithm of the sum of exp(score - largest score), the second one is the
-    largest score.
-
-    Its derivative is `forward_jvp`, not the one that JAX would derive.
-
-    Args:
-        settings: sizes.
-        head: what the tiles are cut from.
-        before: the results over other keys, to which these keys are added (ring attention).
-    """
-    pattern, size = _pattern_of(settings, head), settings.tile_sizes
-    zero = _zero(head, settings.dtype)
-
-    def of_row(row: Array) -> Results:
-        start, num_visits = _visits(settings, pattern, row)
-        at_row = _part_of(settings, head[:2], "T", row * size[0])
-
-        def visit(index: Array, carry: Carry) -> Carry:
-            keys = start + index * size[1]
-
-            def of_tile() -> Carry:
-                return _add_tile(settings, *_part_of(settings, at_row, "S", keys), carry)
-
-            if pattern is None or pattern.kinds is None:
-                return of_tile()
-            return jax.lax.cond(pattern.is_empty(row, keys, size[1]), lambda: carry, of_tile)
-
-        if before is not None:
-            carry = _carry_of(_cut(settings, before, "T", "T", row * size[0]))
-        else:
-            zeros = jnp.zeros(size[0], settings.dtype) + zero
-            output = jnp.zeros((size[0], head.inputs.value.shape[1]), settings.dtype) + zero
-            carry = zeros + jnp.finfo(settings.dtype).min, zeros, output
-        return _results_of(jax.lax.fori_loop(0, num_visits, visit, carry))
-
-    rows = jax.lax.map(of_row, jnp.arange(settings.tiles[0]))
-    return tuple(array.reshape(-1, *array.shape[2:]) for array in rows)
-
-
-def _add_tile(settings: Settings, inputs: Inputs, constants: Constants, carry: Carry) -> Carry:
-    """Add the keys of a tile to those before it."""
-    peak, total, output = carry
-    scores = _scores_of(settings, inputs, constants)
-    scores += constants.query_nan[:, None] + constants.key_nan[None, :]
-    scores = _masked(constants, scores)
-    higher = jnp.maximum(peak, scores.max(axis=-1))
-    weights = jnp.exp(jnp.minimum(scores - higher[:, None], 0))
-    shrink = jnp.exp(peak - higher)
-    kept = _kept(settings, constants, weights).astype(inputs.value.dtype)
-    part = _product(settings, "TS,SH->TH", kept, inputs.value)
-    total = total * shrink + weights.sum(axis=-1)
-    return higher, total, output * shrink[:, None] + part
-
-
-def _carry_of(results: Results) -> Carry:
-    output, logarithm, peak = results
-    empty = jnp.isneginf(logarithm)
-    total = jnp.exp(logarithm)
-    return jnp.where(empty, jnp.finfo(peak.dtype).min, peak), total, output * total[:, None]
-
-
-def _results_of(carry: Carry) -> Results:
-    peak, total, output = carry
-    empty = total == 0
-    total = jnp.where(empty, 1, total)
-    logarithm = jnp.where(empty, -jnp.inf, jnp.log(total))
-    return output / total[:, None], logarithm, jnp.where(empty, -jnp.inf, peak)
-
-
-def _sum_over_keys(
-    settings: Settings,
-    head: Head,
-    logsumexp: Logsumexp,
-    tangents: Inputs | None,
-    function: Callable[..., Tree],
-) -> Tree:
-    """Sum a function of tiles over the keys of each query, with derivatives in linear memory.
-
-    Args:
-        settings: sizes.
-        head: what the tiles are cut from.
-        logsumexp: its terms, both `[T]`.
-        tangents: of the inputs, None where they are constant.
-        function: takes the `Operands` of a tile; returns arrays `[T, ...]`.
-    """
-    pattern = _pattern_of(settings, head)
-    zero = _zero((head, logsumexp), settings.dtype)
-    size = settings.tile_sizes
-    last = (settings.tiles[1] - 1) * size[1]
-    axes = Operands(INPUT_AXES, CONSTANT_AXES, "T", "" if tangents is None else INPUT_AXES)
-
-    def cut(operands: Operands, letter: str, start: Array) -> Operands:
-        return _cut(settings, operands, axes, letter, start)
-
-    whole = Operands(head.inputs, head.constants, logsumexp, tangents)
-    shapes = jax.eval_shape(lambda: function(*cut(cut(whole, "T", 0), "S", 0)))
-
-    def zeros() -> Tree:
-        return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype) + zero, shapes)
-
-    @partial(jax.checkpoint, prevent_cse=False)
-    def of_row(row: Array) -> Tree:
-        at_row = cut(whole, "T", row * size[0])
-        start, needed = _visits(settings, pattern, row)
-
-        def visit(total: Tree, index: Array) -> tuple[Tree, None]:
-            keys, visited = start + index * size[1], None
-            if pattern is not None:
-                keys, visited = jnp.minimum(keys, last), index < needed
-                if pattern.kinds is not None:
-                    visited &= ~pattern.is_empty(row, keys, size[1])
-
-            @partial(jax.checkpoint, prevent_cse=False)
-            def of_tile(at_row: Operands) -> Tree:
-                # Cut outside of the condition: its transpose would add arrays of whole heads.
-                tile = cut(at_row, "S", keys)
-                if visited is None:
-                    return function(*tile)
-                compute = jax.checkpoint(lambda tile: function(*tile), prevent_cse=False)
-                return jax.lax.cond(visited, compute, lambda _: zeros(), tile)
-
-            return jax.tree.map(jnp.add, total, of_tile(at_row)), None
-
-        def sum_of(num_visits: int) -> Tree:
-            return jax.lax.scan(visit, zeros(), jnp.arange(num_visits, dtype=jnp.int32))[0]
-
-        # A visit of an empty tile takes time too, as its transpose adds zeros to the derivatives:
-        # more than half of the gradient of eight packed sequences of 512 tokens on a CPU. So rows
-        # of few tiles have a loop of their own.
-        few = settings.max_visits // 3
-        if pattern is None or few < SHORTEST_LOOP:
-            return sum_of(settings.max_visits)
-        return jax.lax.cond(needed <= few, lambda: sum_of(few), lambda: sum_of(settings.max_visits))
-
-    rows_of_tiles = jnp.arange(settings.tiles[0], dtype=jnp.int32)
-    _, sums = jax.lax.scan(lambda _, row: (None, of_row(row)), None, rows_of_tiles)
-    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), sums)
-
-
-def forward_jvp(
-    settings: Settings, head: Head, output: Array, logsumexp: Logsumexp, tangents: Inputs
+@derive_as.defjvp
+def _derive_as_jvp(
+    primals: tuple[Array, Array], tangents: tuple[Array, Array]
 ) -> tuple[Array, Array]:
-    """Return the derivatives of output `[T, Hv]` and logsumexp `[T]` of `forward` along tangents.
+    return derive_as(*primals), tangents[1]
 
-    With weights p = exp(s - L), scores s and logsumexp L: dL = Σ p ds, and for the output
-    do = Σ p (ds v + dv) - dL o.
+
+def online_softmax(
+    tiles: Tiles, visits: Visits | None, one: Arguments, before: Sums | None = None
+) -> Sums:
+    """Return the sums of one head over the keys that are visited, added to those `before`."""
+    one, length = _in_whole_tiles(tiles, one), one.query.shape[0]
+    before = before if before is None else _pad(before, "T", one.query.shape[0])
+
+    def of_row(given: tuple[Array, list[Array], list[Array]]) -> Sums:
+        row, queries, sums_before = given
+        at_row = _with_tiles(one, "T", queries)
+        columns = _tiles_of(at_row, "S", tiles.sizes[1])
+
+        def visit(number: Array, sums: Sums) -> Sums:
+            column = number if visits is None else visits.column(row, number)
+            here = [jax.lax.dynamic_index_in_dim(x, column, keepdims=False) for x in columns]
+            return _add_tile(_with_tiles(at_row, "S", here), sums)
+
+        start = _no_keys(at_row) if before is None else _with_tiles(before, "T", sums_before)
+        count = tiles.shape[1] if visits is None else visits.counts[row]
+        return jax.lax.fori_loop(0, count + 0 * row, visit, start)  # 0 * row: see above
+
+    sums_before = [] if before is None else _tiles_of(before, "T", tiles.sizes[0])
+    rows = jnp.arange(tiles.shape[0], dtype=jnp.int32)
+    sums = jax.lax.map(of_row, (rows, _tiles_of(one, "T", tiles.sizes[0]), sums_before))
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:length], sums)
+
+
+def sums_over_tiles(
+    tiles: Tiles, visits: Visits | None, one: Arguments, found: Sums
+) -> tuple[Array, Array]:
+    """Return `total` and `weighted` of one head as plain sums over tiles, for their derivatives.
 
     Args:
-        settings: sizes.
-        head: the point at which to differentiate.
-        output: `[T, Hv]`.
-        logsumexp: its terms, both `[T]`.
-        tangents: None marks a constant.
+        tiles: sizes.
+        visits: the tiles to visit; None for all.
+        one: arguments of one head.
+        found: with the largest score of each query, which is constant.
     """
-    structure = jax.tree.structure(head.inputs)
-    varied = [n for n, leaf in enumerate(structure.flatten_up_to(tangents)) if leaf is not None]
+    largest = jax.lax.stop_gradient(found.largest)
+    one, length = _in_whole_tiles(tiles, one), one.query.shape[0]
+    largest = jnp.pad(largest, (0, one.query.shape[0] - length)).reshape(tiles.shape[0], -1)
 
-    def of_tile(
-        inputs: Inputs, constants: Constants, logsumexp: Logsumexp, tangents: Inputs
-    ) -> tuple[Array, Array]:
-        leaves = jax.tree.leaves(inputs)
+    @checkpoint
+    def of_row(given: tuple[Array, list[Array], Array]) -> tuple[Array, Array]:
+        row, queries, largest = given
+        at_row = _with_tiles(one, "T", queries)
+        columns = _tiles_of(at_row, "S", tiles.sizes[1])
+        start = _no_keys(at_row)
+        zeros = start.total, start.weighted
 
-        def scores(*values: Array) -> Array:
-            return _scores_of(settings, replace_leaves(inputs, varied, values), constants)
+        def of_tile(here: list[Array]) -> tuple[Array, Array]:
+            tile = _with_tiles(at_row, "S", here)
+            exponentials = _exp(_masked(tile, _scores(tile) - largest[:, None]))
+            return exponentials.sum(axis=-1), _weighted_values(tile, exponentials)
 
-        directions = jax.tree.leaves(tangents)
-        scores, d_scores = jax.jvp(scores, [leaves[n] for n in varied], directions)
-        weights = _normalized(constants, scores, logsumexp)
-        dtype, d_weights = inputs.value.dtype, weights * d_scores
-        kept = _kept(settings, constants, d_weights).astype(dtype)
-        d_output = _product(settings, "TS,SH->TH", kept, inputs.value)
-        if tangents.value is not None:
-            kept = _kept(settings, constants, weights).astype(dtype)
-            d_output += _product(settings, "TS,SH->TH", kept, tangents.value)
-        return d_output, d_weights.sum(axis=-1)
+        @checkpoint
+        def visit(sums: tuple[Array, Array], given: tuple) -> tuple[tuple[Array, Array], None]:
+            is_visited, here = given
+            if is_visited is None:
+                more = of_tile(here)
+            else:
+                more = jax.lax.cond(is_visited, of_tile, lambda _: zeros, here)
+            return jax.tree.map(jnp.add, sums, more), None
 
-    d_output, d_logsumexp = _sum_over_keys(settings, head, logsumexp, tangents, of_tile)
-    output = jnp.where(jnp.isnan(output), 0, output)  # 0 · NaN of a NaN row would reach masked keys
-    return d_output - d_logsumexp[:, None] * output, d_logsumexp
+        def first(number: int) -> tuple[Array, Array]:
+            """Sum over the first tiles that the row visits."""
+            numbers = jnp.arange(number, dtype=jnp.int32)
+            at = jnp.clip(visits.column(row, numbers), 0, tiles.shape[1] - 1)
+            here = [x[at] for x in columns]
+            return jax.lax.scan(visit, zeros, (numbers < visits.counts[row], here))[0]
+
+        def in_order() -> tuple[Array, Array]:
+            """Sum over all tiles, of which some are skipped."""
+            is_visited = None if visits is None else visits.flags(row, tiles.shape[1])
+            return jax.lax.scan(visit, zeros, (is_visited, columns))[0]
+
+        if visits is None:
+            return in_order()
+        if tiles.most < tiles.shape[1]:
+            return first(tiles.most)
+        # To skip a tile takes time too, as its derivative is an array of zeros: more than half of
+        # the gradient of eight packed sequences of 512 tokens on a CPU.
+        if (few := tiles.most // 6) < SHORTEST_LOOP:
+            return in_order()
+        return jax.lax.cond(visits.counts[row] <= few, lambda: first(few), in_order)
+
+    rows = jnp.arange(tiles.shape[0], dtype=jnp.int32)
+    sums = jax.lax.map(of_row, (rows, _tiles_of(one, "T", tiles.sizes[0]), largest))
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:length], sums)
 
 
-def all_weights(settings: Settings, head: Head, logsumexp: Logsumexp) -> Array:
-    """Return all weights `[T, S]`, in tiles that are as wide as S."""
-    num_keys = settings.tile_sizes[1] * settings.tiles[1]
-    wide = replace(settings, tile_sizes=(settings.tile_sizes[0], num_keys))
+def weights_of_head(tiles: Tiles, one: Arguments, sums: Sums) -> Array:
+    """Return all weights `[T, S]` of one head, before dropout."""
+    wide, shape = _in_whole_tiles(tiles, one), (one.query.shape[0], one.key.shape[0])
+    sums = _pad(sums, "T", wide.query.shape[0])
 
-    @partial(jax.checkpoint, prevent_cse=False)
-    def of_row(row: Array) -> Array:
-        start = row * wide.tile_sizes[0]
-        inputs, constants = _part_of(wide, head[:2], "T", start)
-        return _weights_of(wide, inputs, constants, _cut(wide, logsumexp, "T", "T", start))
+    @checkpoint
+    def of_row(given: tuple[Array, list[Array], list[Array]]) -> Array:
+        at_row, here = _with_tiles(wide, "T", given[1]), _with_tiles(sums, "T", given[2])
+        scores = _masked(at_row, _scores(at_row) - here.largest[:, None])
+        total = jnp.where((here.total == 0) | jnp.isnan(here.total), 1, here.total)
+        return _exp(scores) / total[:, None]
 
-    return jax.lax.map(of_row, jnp.arange(settings.tiles[0])).reshape(-1, num_keys)
+    rows = jnp.arange(tiles.shape[0], dtype=jnp.int32)
+    cut = (_tiles_of(tree, "T", tiles.sizes[0]) for tree in (wide, sums))
+    rows = jax.lax.map(of_row, (rows, *cut))
+    return rows.reshape(-1, rows.shape[-1])[: shape[0], : shape[1]]
+
+
+def _scores(tile: Head) -> Array:
+    """Return the scores of a tile before the mask."""
+    rows, columns = tile.query_positions[:, None], tile.key_positions[None, :]
+    scores = product("TH,HS->TS", tile.query, tile.key, tile.dtype, tile.precision)
+    scores = tile.scale * scores
+    for score in tile.scores:
+        scores = score(scores, rows, columns, tile.heads)
+    return scores
+
+
+def _masked(tile: Head, scores: Array) -> Array:
+    """Set the scores of masked pairs to -inf."""
+    if tile.mask is None:
+        return scores
+    rows, columns = tile.query_positions[:, None], tile.key_positions[None, :]
+    return jnp.where(tile.mask(rows, columns), scores, -jnp.inf)
+
+
+def _exp(exponents: Array) -> Array:
+    """Return exp(min(exponents, 0)), derived as exp: a rounded score may exceed the largest one."""
+    zero = exponents - jax.lax.stop_gradient(exponents)
+    return jnp.exp(jnp.where(exponents > 0, zero, exponents))
+
+
+def _weighted_values(tile: Head, weights: Array) -> Array:
+    """Return the sum of the values by weights after dropout."""
+    if tile.dropout is not None:
+        rows, columns = tile.query_positions[:, None], tile.key_positions[None, :]
+        rng = tile.dropout.rng[:, None, None]
+        keep = keep_pairs(rng, tile.dropout.rate, tile.heads, rows, columns)
+        weights = weights * keep.astype(weights.dtype)
+    weights = weights.astype(tile.value.dtype)
+    return product("TS,HS->TH", weights, tile.value, tile.dtype, tile.precision)
+
+
+def _add_tile(tile: Head, sums: Sums) -> Sums:
+    """Add the keys of a tile to those before it."""
+    of_queries, of_keys = (
+        nan_where(flags, tile.dtype) for flags in (tile.nonfinite_queries, tile.nonfinite_keys)
+    )
+    scores = _masked(tile, _scores(tile) + of_queries[:, None] + of_keys[None, :])
+    largest = jnp.maximum(sums.largest, jax.lax.stop_gradient(scores).max(axis=-1))
+    # A masked pair stays masked in a row whose largest score is NaN.
+    scores = jnp.where(jnp.isneginf(scores), -jnp.inf, scores - largest[:, None])
+    exponentials, shrink = _exp(scores), _exp(sums.largest - largest)
+    total = sums.total * shrink + exponentials.sum(axis=-1)
+    weighted = sums.weighted * shrink[:, None] + _weighted_values(tile, exponentials)
+    return Sums(largest, total, weighted)
+
+
+def _no_keys(one: Head) -> Sums:
+    """Return the sums over no keys, varying over the same axes of a mesh as the arguments."""
+    shape, dtype = one.query.shape[:1], one.dtype
+    smallest = jnp.full(shape, jnp.finfo(dtype).min, dtype)
+    zeros = jnp.zeros(shape, dtype), jnp.zeros((*shape, one.value.shape[0]), dtype)
+    return Sums(*varying_alike([smallest, *zeros, *jax.tree.leaves(one)])[:3])
+
+
+def _in_whole_tiles(tiles: Tiles, one: Arguments) -> Head:
+    """Replace non-finite numbers, and pad the queries and keys of one head to whole tiles."""
+    one = with_axes_of_one(one)
+    query, nonfinite_queries = replace_nonfinite(one.query)
+    key, value, nonfinite_keys = one.key, one.value, one.nonfinite_keys
+    if nonfinite_keys is None:
+        key, value, nonfinite_keys = replace_nonfinite_keys(key, value)
+    if tiles.cast:
+        query, key, value = (array.astype(one.dtype) for array in (query, key, value))
+    changed = {"query": query, "key": key.T, "value": value.T}
+    changed |= {"nonfinite_queries": nonfinite_queries, "nonfinite_keys": nonfinite_keys}
+    one = Head(**(vars(one) | changed))
+    num_queries, num_keys = (n * size for n, size in zip(tiles.shape, tiles.sizes, strict=True))
+    if (length := key.shape[0]) < num_keys:
+        is_key = PairMask((jnp.arange(length) >= 0)[None, None, :])  # padded with False
+        one = replace(one, mask=is_key if one.mask is None else And(one.mask, is_key))
+    return _pad(_pad(one, "T", num_queries), "S", num_keys)
+
+
+def _axis(array: Array, axes: str, letter: str) -> int | None:
+    """Return which axis of an array of one head has a letter; None if it has none or it is 1."""
+    if array.ndim != len(axes):
+        axes = axes.replace("N", "").replace("K", "")
+    axis = axes.find(letter)
+    return None if axis < 0 or array.shape[axis] == 1 else axis
+
+
+def _pad(tree: Tree, letter: str, size: int) -> Tree:
+    """Pad the arrays of one head along T or S: positions with the last one, others with 0."""
+
+    def pad(array: Array, axes: str) -> Array:
+        if (axis := _axis(array, axes, letter)) is None or array.shape[axis] == size:
+            return array
+        widths = [(0, 0)] * array.ndim
+        widths[axis] = (0, size - array.shape[axis])
+        return jnp.pad(array, widths, mode="edge" if axes == letter else "constant")
+
+    return map_arrays(tree, pad)
+
+
+def _tiles_of(tree: Tree, letter: str, size: int) -> list[Array]:
+    """Return the arrays of one head that have an axis T or S, cut into tiles `[tiles, ...]`."""
+    found = []
+    for array, axes in arrays_of(tree):
+        if (axis := _axis(array, axes, letter)) is not None:
+            shape = array.shape[:axis], array.shape[axis + 1 :]
+            found.append(jnp.moveaxis(array.reshape(*shape[0], -1, size, *shape[1]), axis, 0))
+    return found
+
+
+def _with_tiles(tree: Tree, letter: str, tiles: list[Array]) -> Tree:
+    """Return the tree with these tiles in place of the arrays that have an axis T or S."""
+    tiles = iter(tiles)
+    return map_arrays(tree, lambda x, axes: x if _axis(x, axes, letter) is None else next(tiles))

@@ -28,7 +28,7 @@ def masks_of(model: nnx.Module, size: int = DRAWN) -> str:
     """
     layers: dict[tuple[str, str], list[int]] = {}
     for stack, number, attention in _self_attention(model):
-        mask = masks.window(None, None)
+        mask = masks.full()
         if stack == "decoder" and model.decoder.causal:
             mask = masks.causal()
         if attention.window is not None:

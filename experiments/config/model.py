@@ -20,7 +20,10 @@ POSITIONS = ("none", "sinusoidal", "learned", "rotary", "alibi", "relative")
 ABSOLUTE = ("sinusoidal", "learned")  # added to the embeddings, so they end at max_length
 INITIALIZERS = ("lecun_normal", "xavier_uniform", "he_normal", "normal_0.02")
 TIES = ("none", "output", "all", "embeddings")
-IMPLEMENTATIONS = ("tiled", "reference")
+IMPLEMENTATIONS = (
+    *("tiled", "reference", "tokamax", "tokamax:mosaic", "tokamax:triton", "tokamax:cudnn"),
+    *("tokamax:xla_chunked", "tokamax:xla"),
+)
 POOLINGS = ("mean", "class_token")
 CELLS = ("gru", "lstm")
 ATTENTIONS = ("none", "additive", "multiplicative")

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from attention.primitives.precision import wide
+from attention.primitives.numerics import wide
 from experiments.config.train import LabelTrainPart
 from experiments.errors import UsageError
 

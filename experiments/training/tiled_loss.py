@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from attention.primitives.precision import wide
+from attention.primitives.numerics import wide
 from experiments.training.loss import Objective, TokenLosses, token_losses
 from experiments.training.sharding import row_shards
 

@@ -72,7 +72,7 @@ ONE_OF = "--coordinator=host:1", "--process_id=0"
         (["--config.model.num_kv_heads=3"], "num_heads=4 is not divisible by num_kv_heads=3"),
         (["--config.model.width=130"], "run.py: model.width=130 is not divisible by num_heads=4"),
         (["--config.model.norm_placement=prre"], "got 'prre'; did you mean 'pre'?"),
-        (["--config.model.implementation=splsh"], "got 'splsh'; did you mean 'splash'?"),
+        (["--config.model.implementation=tield"], "got 'tield'; did you mean 'tiled'?"),
         (["--against", "--split=test"], "--against needs a name, got none"),
         (["--config.data.name=toys"], "got 'toys'; did you mean 'toy'?"),
         (["--config.task=translatoin"], "did you mean 'translation'?"),
@@ -100,11 +100,6 @@ def test_a_mistake_is_one_sentence(run_command, place, arguments, sentence):
 @pytest.mark.parametrize(
     "arguments, sentence",
     [
-        (["--config.model.implementation=splash"], "'splash' cannot compute this: "),
-        (
-            ["--config.model.implementation=jax", "--config.model.attention_dropout=0.1"],
-            "'jax' cannot compute this: it does not implement this dropout; tiled, reference could",
-        ),
         (["--config.model.width=36"], "rotary positions need an even head_width, got 9"),
     ],
 )

@@ -621,7 +621,7 @@ RECURRENT = {
     ),
     "RecurrentDecoder": layer(
         lambda rngs: RecurrentDecoder(D, F, encoder_width=2 * F, rngs=rngs),
-        returning=("weights", "logsumexp", "strongest"),
+        returning=("weights", "logsumexp", "largest_score"),
         inputs="[..., T, D]",
         encoder_output="[..., S, 2*F]",
         returns={
@@ -631,7 +631,7 @@ RECURRENT = {
                     "cross_attention": {
                         "weights": "[..., 1, T, S]",
                         "logsumexp": "[..., 1, T]",
-                        "strongest": ("[..., 1, T, 1]", "int32 [..., 1, T, 1]"),
+                        "largest_score": "[..., 1, T]",
                     }
                 }
             ],
@@ -713,14 +713,14 @@ RECURRENT = {
             target,
             source_mask=None,
             encoder_mask=None,
-            returning=("mean_distance", "hidden_states"),
+            returning=("logsumexp", "hidden_states"),
         ),
         source="int32 [..., S]",
         target="int32 [..., T]",
         returns={
             "logits": "[..., T, V]",
             "features": "[..., T, F + D + 2*F]",
-            "attention": [{"cross_attention": {"mean_distance": "[..., 1, T]"}}],
+            "attention": [{"cross_attention": {"logsumexp": "[..., 1, T]"}}],
             "hidden_states": ["[..., T, D]", "[..., T, F + D + 2*F]"],
             "encoder": {
                 "features": "[..., S, 2*F]",

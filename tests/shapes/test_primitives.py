@@ -19,7 +19,9 @@ from attention import (
     additive_attention,
     attend,
     block_mask,
+    dot_product_attention,
     empty_cache,
+    full_cache,
     grouped_query,
     masks,
     merge,
@@ -33,21 +35,15 @@ from attention import (
 )
 from attention.primitives.additive import additive_scores
 from attention.primitives.arguments import RETURNING
-from attention.primitives.cache import full_cache
-from attention.primitives.rotary_scaling import SCALINGS
 from tests.shapes.shapes import SIZE, check, shapes
 
 INPUTS = {"query": "[..., T, N, H]", "key": "[..., S, K, H]", "value": "[..., S, K, Hv]"}
-ONE_QUERY = INPUTS | {"query": "[..., 1, N, H]"}
 OUTPUT = "[..., T, N, Hv]"
 WEIGHTS = (OUTPUT, {"weights": "[..., N, T, S]"})
 RESULTS = {
     "weights": "[..., N, T, S]",
     "logsumexp": "[..., N, T]",
-    "entropy": "[..., N, T]",
-    "mean_distance": "[..., N, T]",
     "largest_score": "[..., N, T]",
-    "strongest": ("[..., N, T, 3]", "int32 [..., N, T, 3]"),
 }
 CACHE = {
     "key_slots": "[..., K, S, H]",
@@ -123,7 +119,7 @@ SHAPES = {
     # A batch: the public function, its results and options.
     "attend": shapes(attend, **INPUTS, returns=OUTPUT),
     "attend: results": shapes(
-        partial(attend, returning=RETURNING, num_strongest=3), **INPUTS, returns=(OUTPUT, RESULTS)
+        partial(attend, returning=RETURNING), **INPUTS, returns=(OUTPUT, RESULTS)
     ),
     "attend: mask per example": shapes(
         attend, **INPUTS, mask="bool [..., 1, T, S]", returns=OUTPUT
@@ -144,21 +140,16 @@ SHAPES = {
     "attend: positions": shapes(
         attend, **INPUTS, positions=("int32 [..., T]", "int32 [..., S]"), returns=OUTPUT
     ),
-    "attend: nonfinite_keys": shapes(
-        attend, **INPUTS, nonfinite_keys="bool [..., S, K]", returns=OUTPUT
+    "attend: a view of a cache": shapes(
+        lambda query, key, value: attend(query, full_cache(key, value).view()),
+        **INPUTS,
+        returns=OUTPUT,
     ),
-    "attend: one query": shapes(
-        partial(attend, implementation="one_query"), **ONE_QUERY, returns="[..., 1, N, Hv]"
-    ),
+    "attend: bias": shapes(attend, **INPUTS, bias="[..., N, T, S]", returns=OUTPUT),
     "attend: tiles": shapes(
         partial(attend, implementation="tiled", tile_sizes=(2, 3), returning=("logsumexp",)),
         **INPUTS,
         returns=(OUTPUT, {"logsumexp": "[..., N, T]"}),
-    ),
-    "attend: jax.nn": shapes(
-        partial(attend, implementation="jax"),
-        **(INPUTS | {"value": "[..., S, K, H]"}),
-        returns="[..., T, N, H]",
     ),
     "attend: no keys": shapes(
         partial(attend, returning=("weights",)),
@@ -174,7 +165,7 @@ SHAPES = {
         returns=OUTPUT,
     ),
     "additive_attention": shapes(
-        partial(additive_attention, returning=RETURNING, num_strongest=3),
+        partial(additive_attention, returning=RETURNING),
         **INPUTS,
         vector="[N, H]",
         returns=(OUTPUT, RESULTS),
@@ -207,12 +198,32 @@ SHAPES = {
         returns=OUTPUT,
     ),
     "zigzag": shapes(lambda: jax.ShapeDtypeStruct((6,), zigzag(6, 3).dtype), returns="int32 [6]"),
+    # The arguments of jax.nn and flax.
+    "dot_product_attention": shapes(dot_product_attention, **INPUTS, returns=OUTPUT),
+    "dot_product_attention: all options": shapes(
+        partial(
+            dot_product_attention, is_causal=True, local_window_size=(2, 1), return_residual=True
+        ),
+        **INPUTS,
+        bias="[..., N, T, S]",
+        mask="bool [..., 1, T, S]",
+        query_seq_lengths="int32 [...]",
+        key_value_seq_lengths="int32 [...]",
+        returns=(OUTPUT, "[..., T, N]"),
+    ),
     # Masks: a predicate on positions, with arrays of any batch axes.
     "masks: a predicate": shapes(
         lambda query, key: masks.causal()(query, key),
         query="int32 [T, 1]",
         key="int32 [1, S]",
         returns="bool [T, S]",
+    ),
+    "masks.full": masked(masks.full),
+    "masks.to_array": shapes(
+        lambda segments, positions: masks.to_array(masks.segments(segments), positions, SIZE.S),
+        segments="int32 [..., S]",
+        positions="int32 [T]",
+        returns="bool [..., T, S]",
     ),
     "masks.causal": masked(masks.causal),
     "masks.window": masked(lambda: masks.window(2, after=1)),
@@ -237,7 +248,7 @@ SHAPES = {
     "block_mask": shapes(
         lambda lengths: block_mask(masks.lengths(lengths), SIZE.T, SIZE.S, tile_sizes=(2, 3)),
         lengths="int32 [...]",
-        returns=dict.fromkeys(("start", "stop", "full_start", "full_stop"), "int32 [..., 3]"),
+        returns={"visits": dict.fromkeys(("first", "counts"), "int32 [..., 3]")},
     ),
     "BlockMask": shapes(
         lambda segments, **inputs: attend(
@@ -273,9 +284,8 @@ SHAPES = {
             {
                 "key": "[..., S, K, H]",
                 "value": "[..., S, K, Hv]",
-                "positions": "int32 [..., S]",
+                "positions": ("int32 [..., T]", "int32 [..., S]"),
                 "nonfinite_keys": "bool [..., S, K]",
-                "query_positions": "int32 [..., T]",
             },
         ),
     ),
@@ -287,9 +297,8 @@ SHAPES = {
             {
                 "key": "[..., S + T, K, H]",
                 "value": "[..., S + T, K, Hv]",
-                "positions": "int32 [..., S + T]",
+                "positions": ("int32 [..., T]", "int32 [..., S + T]"),
                 "nonfinite_keys": "bool [..., S + T, K]",
-                "query_positions": "int32 [..., T]",
             },
         ),
     ),
@@ -316,15 +325,18 @@ SHAPES = {
         returns="bfloat16 [..., T, N, H]",
     ),
     **{
-        f"rotary: {name}": shapes(
-            lambda vectors, positions, scale=scale: rotary(
-                vectors, positions, scaling=partial(scale, factor=2.0, original_length=8)
-            ),
+        name: shapes(
+            lambda vectors, positions, scaling=scaling: rotary(vectors, positions, scaling=scaling),
             vectors="[..., T, N, H]",
             positions="int32 [..., T]",
             returns="[..., T, N, H]",
         )
-        for name, scale in SCALINGS.items()
+        for name, scaling in {
+            "linear_scaling": attention.linear_scaling(2.0),
+            "ntk_scaling": attention.ntk_scaling(2.0),
+            "llama3_scaling": attention.llama3_scaling(2.0, original_length=8),
+            "yarn_scaling": attention.yarn_scaling(2.0, original_length=8),
+        }.items()
     },
 }
 
@@ -335,7 +347,7 @@ def test_shapes(name):
 
 
 def test_every_public_function_has_a_line():
-    """`explain` returns no arrays."""
+    """`explain` returns no arrays, and the two base classes have the lines of their subclasses."""
     kinds = {masks: masks.Mask, scores: scores.Score}
     members = {
         f"{module.__name__.split('.')[-1]}.{name}"
@@ -343,7 +355,7 @@ def test_every_public_function_has_a_line():
         for name, function in inspect.getmembers(module, inspect.isfunction)
         if not name.startswith("_") and inspect.signature(function).return_annotation is kind
     }
-    names = {*attention.__all__, *members} - {"explain", "masks", "scores"}
+    names = {*attention.__all__, *members} - {"Mask", "Score", "explain", "masks", "scores"}
     assert names <= {line.split(":")[0] for line in SHAPES}
     assert {*RESULTS} == {*RETURNING}
 

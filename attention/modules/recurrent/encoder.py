@@ -10,8 +10,9 @@ from jax import Array
 from jax.typing import ArrayLike, DTypeLike
 
 from attention.modules.context import DEFAULT_CONTEXT, Context, Output
+from attention.primitives.arguments import check_arguments
 from attention.primitives.cache import check_lengths
-from attention.primitives.dense_mask import visible_keys
+from attention.primitives.masks import Lengths, Mask, leaves_of, to_array
 
 # Name in a config -> class of a cell as in flax: `cell(carry, inputs) -> (carry, output)`, where
 # every leaf of the carry is `[..., F]` and the last leaf is the output. Users may add their own.
@@ -150,3 +151,29 @@ def valid_tokens(lengths: ArrayLike | None, batch: Sequence[int], size: int) -> 
 def time_first(array: Array | None, axis: int) -> Array | None:
     """Move the time axis to the front, for `jax.lax.scan`."""
     return None if array is None else jnp.moveaxis(array, axis, 0)
+
+
+def visible_keys(mask: Mask | None, batch: Sequence[int], num_keys: int) -> Array | None:
+    """Return the keys that are visible to every query: bool `[..., S]`, or None for all.
+
+    For readers without queries, such as a recurrent cell.
+
+    Args:
+        mask: `masks.lengths`, or an expression of such masks.
+        batch: the batch axes.
+        num_keys: S.
+
+    Raises:
+        ValueError: any other mask.
+    """
+    if mask is None:
+        return None
+    if not isinstance(mask, Mask) or not all(isinstance(leaf, Lengths) for leaf in leaves_of(mask)):
+        raise ValueError(
+            "this mask depends on the position of the query; here it can only hide padding, the "
+            "same for all queries, as masks.lengths does"
+        )
+    tokens = jnp.zeros((*batch, num_keys, 1, 1))
+    arguments = check_arguments(tokens[..., :1, :, :], tokens, tokens, mask=mask)
+    allowed = to_array(mask, arguments.query_positions, arguments.key_positions)
+    return jnp.broadcast_to(allowed[..., 0, :], (*batch, num_keys))

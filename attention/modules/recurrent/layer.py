@@ -11,9 +11,8 @@ from jax.typing import DTypeLike
 from attention.modules.context import DEFAULT_CONTEXT, CacheSpec, Context, Output
 from attention.modules.linear import linear
 from attention.modules.recurrent.encoder import valid_tokens
-from attention.primitives.block_mask import BlockMask
 from attention.primitives.masks import CuSeqlens, Mask, Segments, leaves_of
-from attention.primitives.precision import wide
+from attention.primitives.numerics import wide
 
 
 class RecurrentLayer(nnx.Module):
@@ -98,7 +97,7 @@ def _starts(context: Context, num_tokens: int) -> Iterator[Array]:
     """Yield where a packed sequence begins, bool `[..., T]`, for each mask of packed rows."""
     positions = context.positions
     positions = jnp.arange(num_tokens, dtype=jnp.int32) if positions is None else positions
-    mask = context.mask.mask if isinstance(context.mask, BlockMask) else context.mask
+    mask = context.mask
     for leaf in leaves_of(mask) if isinstance(mask, Mask) else ():
         if isinstance(leaf, Segments):
             starts = jnp.diff(leaf.query_segments, axis=-1, prepend=0) != 0

@@ -118,7 +118,7 @@ def test_gather_rows_of_a_cache_equals_gathering_plain_arrays(size, ring):
     def attending(state, tokens):
         key = EMBEDDING[tokens][:, None, None]
         cache, view = state.extend(key, key)
-        output = attend(key, **view.arguments())
+        output = attend(key, view)
         return 3 * output[:, 0, 0] @ OUTPUT, cache
 
     class Plain(NamedTuple):

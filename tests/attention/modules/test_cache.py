@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from attention import masks, rotary
+from attention import block_mask, masks, rotary
 from attention.modules import (
     POSITIONS,
     CacheSpec,
@@ -18,7 +18,6 @@ from attention.modules import (
     LanguageModel,
     SelfAttention,
 )
-from attention.primitives.block_mask import block_mask
 from attention.primitives.cache import empty_cache
 from tests.attention.modules.inputs import (
     DIMS,

@@ -505,7 +505,7 @@ class TestErrors:
             ~masks.from_array(np.ones((S, S), bool)),
             masks.segments([0] * S),
             masks.cu_seqlens([0, 2, S]),
-            masks.lengths(S, 2),
+            masks.lengths(S, query_lengths=2),
             np.ones((S, S), bool),
         ],
         ids=["causal", "array", "segments", "cu_seqlens", "query lengths", "no mask"],

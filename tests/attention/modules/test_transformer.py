@@ -289,7 +289,7 @@ class TestCausality:
         mask = masks.from_function(lambda query, key: key % 2 == 0)
         assert_close(ours, call(model, SOURCE, TARGET, encoder_mask=mask, **options).logits)
 
-    def test_the_causal_mask_is_added_to_a_block_mask_for_all_layers(self):
+    def test_the_causal_mask_is_added_to_a_block_mask(self):
         mask = masks.segments(np.array([0, 0, 1, 1, 1]))
         tiles = block_mask(mask, T, tile_sizes=(2, 2))
         given = []
@@ -299,8 +299,7 @@ class TestCausality:
             return inputs
 
         Decoder(layer)(INPUTS[:, :T], context=Context(mask=tiles))
-        assert given[0].kinds.tolist() == [[1, 0, 0], [0, 1, 0], [0, 2, 1]]
-        assert given[0].mask(1, 0) and not given[0].mask(0, 1)
+        assert given[0](1, 0) and not given[0](0, 1) and not given[0](2, 1)
 
     def test_models_with_a_mask_are_causal(self):
         lengths = masks.lengths([T, 3, 2])

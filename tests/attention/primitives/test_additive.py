@@ -10,7 +10,7 @@ import pytest
 from jax.test_util import check_grads
 
 from attention import Dropout, additive_attention, attend, masks, scores
-from attention.primitives.cache import full_cache
+from attention.primitives.cache import CacheView, full_cache
 from tests import oracle
 from tests.attention.primitives.inputs import (
     CAUSAL,
@@ -35,16 +35,12 @@ ALLOWED = CAUSAL & (np.arange(S) < LENGTHS[:, None, None])
 
 
 def results(query, key, value, vector, flags=None, mask=MASK, returning=("weights", "logsumexp")):
-    found = additive_attention(
-        query,
-        key,
-        value,
-        vector,
-        mask=mask,
-        positions=POSITIONS,
-        returning=returning,
-        nonfinite_keys=flags,
-    )
+    options = {"vector": vector, "mask": mask, "returning": returning}
+    if flags is None:
+        found = additive_attention(query, key, value, positions=POSITIONS, **options)
+    else:
+        view = CacheView(key, value, None, POSITIONS, flags)
+        found = additive_attention(query, view, **options)
     return (found[0], *found[1].values()) if returning else found
 
 
@@ -201,8 +197,7 @@ def test_options_equal_attend_with_a_bias():
         "score": (scores.bias_array(bias), scores.softcap(2.0)),
         "dropout": Dropout(jax.random.key(0), 0.3),
         "mask": ALLOWED,
-        "returning": ("entropy", "mean_distance", "strongest"),
-        "num_strongest": 2,
+        "returning": ("weights", "logsumexp", "largest_score"),
     }
     ours = jax.jit(functools.partial(additive_attention, **options))(*INPUTS)
     group = np.arange(N) // GROUP

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attention import attend, block_mask, masks
-from attention.primitives.block_mask import EMPTY, FULL, PARTIAL, Pattern, visited_by_any
 from attention.primitives.masks import PositionTiles, TileBounds
+from attention.primitives.visits import most_visits
 from tests.attention.primitives.inputs import (
     draw,
     jitted,
@@ -25,7 +25,7 @@ LEAVES = st.one_of(
     st.just(masks.causal()),
     st.builds(masks.window, st.none() | st.integers(0, 5), st.none() | st.integers(0, 3)),
     st.builds(masks.lengths, st.integers(0, 20)),
-    st.builds(masks.lengths, st.integers(0, 20), st.integers(0, 20)),
+    st.builds(masks.lengths, st.integers(0, 20), query_lengths=st.integers(0, 20)),
     st.builds(masks.block, st.integers(1, 9)),
     st.builds(masks.prefix, st.integers(0, 9)),
     st.just(masks.from_array(ARRAY)),
@@ -67,26 +67,15 @@ def both_bounds(mask, queries, keys):
     return exact_bounds(mask, queries, keys), bounds_of(mask, queries, keys)
 
 
-def kinds_of(blocks):
-    """Return EMPTY, PARTIAL or FULL for every tile: [..., rows, columns]."""
-    num_keys, size = blocks.lengths[1], blocks.tile_sizes[1]
-    first = np.arange(0, num_keys, size)
-    end = np.minimum(first + size, num_keys)
-    start, stop, full_start, full_stop = (np.array(x)[..., None] for x in blocks.pattern[:4])
-    inside = (first < stop) & (end > start)
-    full = (first >= full_start) & (end <= full_stop)
-    kinds = np.where(full, FULL, PARTIAL) if blocks.kinds is None else blocks.kinds
-    return np.where(inside, kinds, EMPTY)
-
-
-def exact_kinds(bounds):
-    return np.where(bounds.all, FULL, np.where(bounds.any, PARTIAL, EMPTY))
+def visited(visits, columns):
+    """Return which tiles are visited: [rows, columns]."""
+    return np.stack([visits.flags(row, columns) for row in range(len(visits.counts))])
 
 
 @settings(max_examples=12)
 @given(mask=MASKS, shift=st.integers(0, 9), shuffle=st.booleans())
 def test_tile_bounds_and_block_mask_are_conservative(mask, shift, shuffle):
-    """No visible pair is in an empty tile, and no masked pair is in a full tile."""
+    """Every visible pair is in a tile that is visited."""
     queries, keys = np.arange(T) + shift, np.arange(S)
     if shuffle:
         queries, keys = (np.random.default_rng(1).permutation(x) for x in (queries, keys))
@@ -95,18 +84,15 @@ def test_tile_bounds_and_block_mask_are_conservative(mask, shift, shuffle):
     assert (found.any | ~exact.any).all()
     assert (~found.all | exact.all).all()
     blocks = block_mask(mask, T, S, positions=(queries, keys), tile_sizes=(ROWS, COLUMNS))
-    kinds = kinds_of(blocks)
-    assert not (exact.any & (kinds == EMPTY)).any()
-    assert not (~exact.all & (kinds == FULL)).any()
+    assert (visited(blocks.visits, S // COLUMNS) | ~exact.any).all()
 
 
 @given(mask=MASKS)
 def test_visible_keys_are_inside_the_band(mask):
-    if mask.band_width() is not None:
-        places = np.arange(40, dtype=np.int32)
+    if mask.band() is not None:
+        places, (before, after) = np.arange(40, dtype=np.int32), mask.band()
         queries, keys = np.nonzero(mask(places[:, None], places[None, :]))
-        distances = keys - queries
-        assert not distances.size or np.ptp(distances) < mask.band_width()
+        assert np.all((queries - keys <= before) & (keys - queries <= after))
 
 
 SIMPLE = [
@@ -114,7 +100,7 @@ SIMPLE = [
     masks.window(3, 1),
     masks.window(None, 2),
     masks.lengths(7),
-    masks.lengths(9, 6),
+    masks.lengths(9, query_lengths=6),
     masks.block(5),
     masks.prefix(4),
     ~masks.causal(),
@@ -136,7 +122,7 @@ def test_tile_bounds_and_block_mask_of_simple_masks_are_exact(mask):
     np.testing.assert_array_equal(found.any, exact.any)
     np.testing.assert_array_equal(found.all, exact.all)
     blocks = block_mask(mask, T, S, positions=(queries, keys), tile_sizes=(ROWS, COLUMNS))
-    np.testing.assert_array_equal(kinds_of(blocks), exact_kinds(exact))
+    np.testing.assert_array_equal(visited(blocks.visits, S // COLUMNS), exact.any)
 
 
 def test_block_mask_of_lengths_per_example():
@@ -145,19 +131,13 @@ def test_block_mask_of_lengths_per_example():
     queries, keys = np.arange(T, dtype=np.int32), np.arange(S, dtype=np.int32)
     for b, length in enumerate(lengths):
         exact, _ = both_bounds(masks.lengths(length), queries, keys)
-        np.testing.assert_array_equal(kinds_of(blocks)[b], exact_kinds(exact))
+        one = jax.tree.map(lambda x, b=b: x[b], blocks.visits)
+        np.testing.assert_array_equal(visited(one, S // COLUMNS), exact.any)
 
 
 def test_last_tiles_may_be_smaller():
-    """Keys of the last tile that do not exist do not make it partial or full."""
     blocks = block_mask(masks.causal(), 10, tile_sizes=(4, 4))
-    expected = [
-        [PARTIAL, EMPTY, EMPTY],
-        [FULL, PARTIAL, EMPTY],
-        [FULL, FULL, PARTIAL],
-    ]
-    found = kinds_of(blocks)
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(visited(blocks.visits, 3), np.tri(3, dtype=bool))
 
 
 INTERVALS = {
@@ -174,14 +154,8 @@ INTERVALS = {
 def test_block_mask_of_a_million_tokens_is_small(name):
     """Bounds per row of tiles: 2,048 rows take less than 64 kB, where tiles would take 4 MiB."""
     blocks = block_mask(INTERVALS[name], 2**20)
-    assert blocks.kinds is None
+    assert blocks.visits.columns is None
     assert sum(leaf.nbytes for leaf in jax.tree.leaves(blocks)) < 64_000
-
-
-def test_block_mask_takes_at_most_one_byte_per_tile():
-    blocks = block_mask(~masks.causal(), 4096, tile_sizes=(64, 64))
-    assert blocks.kinds.dtype == jnp.uint8
-    assert blocks.kinds.nbytes <= 64 * 64
 
 
 QUERY, KEY, VALUE = draw((2, T, 2, 3), (2, S, 2, 3), (2, S, 2, 3))
@@ -251,72 +225,68 @@ def test_block_mask_of_another_length_raises():
         attend(QUERY, KEY, VALUE, mask=blocks)
 
 
-def test_function_with_tile_bounds_is_not_evaluated_per_pair():
-    evaluated = []
+def causal_bounds(query, key):
+    return masks.TileBounds(any=key.low <= query.high, all=key.high <= query.low)
 
-    def function(query, key):
-        evaluated.append(True)
-        return key <= query
 
-    mask = masks.from_function(
-        function, tile_bounds=lambda query, key: masks.causal().tile_bounds(query, key)
-    )
-    evaluated.clear()
+def test_tile_bounds_of_a_function():
+    mask = masks.from_function(lambda query, key: key <= query, tile_bounds=causal_bounds)
     tiles = PositionTiles.of(jnp.arange(T).reshape(-1, ROWS))
     found = mask.tile_bounds(tiles, tiles)
-    assert not evaluated
     np.testing.assert_array_equal(found.any, np.tril(np.ones((3, 3), bool)))
     np.testing.assert_array_equal(found.all, np.tril(np.ones((3, 3), bool), -1))
 
 
-def test_visits_start_at_the_first_visible_key():
-    """Keys 6 to 13 of 16 take two visits of 4 from key 6 on; keys 14 and 15 take one from 12 on."""
-    start, stop = jnp.array([6, 14, 3]), jnp.array([14, 16, 3])
-    pattern = Pattern(start, stop, start, start, None)
-    found = [pattern.visits(row, 4, 16) for row in range(3)]
-    assert [(int(first), int(number)) for first, number in found] == [(6, 2), (12, 1), (3, 0)]
+@pytest.mark.parametrize("mask", [masks.window(3, 1), masks.block(5), masks.window(2)], ids=name)
+@pytest.mark.parametrize("sizes", [(4, 4), (8, 4), (4, 8), (6, 4)])
+def test_rows_visit_at_most_the_tiles_of_the_band(mask, sizes):
+    shape = tuple(-(-48 // size) for size in sizes)
+    counts = block_mask(mask, 48, tile_sizes=sizes).visits.counts
+    assert max(counts.tolist()) <= most_visits(mask, shape, sizes) < shape[1]
 
 
-def test_visits_start_at_a_tile_unless_that_takes_more_of_them():
-    """16 tiles of 16, every other one visible, and four keys of padding."""
-    mask = masks.from_function(lambda q, k: ((q // 16) % 2 == (k // 16) % 2) & (k >= 4))
-    pattern = block_mask(mask, 256, tile_sizes=(16, 16)).pattern
-    visits = [(row, *map(int, pattern.visits(row, 16, 256))) for row in range(16)]
-    starts = [(row, first + 16 * n) for row, first, number in visits for n in range(number)]
-    assert sum(not pattern.is_empty(row, start, 16) for row, start in starts) == 128
-
-
-def test_keys_that_do_not_exist_are_not_visited():
-    blocks = block_mask(masks.segments([0] * 38 + [1] * 3), 41, tile_sizes=(8, 16))
-    assert blocks.stop.tolist() == [40, 40, 40, 40, 44, 44]
-
-
-@pytest.mark.parametrize("empty", [0, 1])
-def test_empty_rows_do_not_widen_the_rows_of_other_examples(empty):
-    """Under `vmap`, the tiles of a row are those of any example."""
-    bounds = jnp.array([[8, 16], [3, 3]])[:: 1 - 2 * empty]
-    found = jax.vmap(
-        lambda pair: visited_by_any(
-            Pattern(pair[:1], pair[1:], pair[:1], pair[1:], None), 32, may_shard=False
+def test_tile_bounds_with_arrays():
+    """Each of the functions closes over an array, and both take another one."""
+    before, after = jnp.int32(3), jnp.int32(2)
+    mask = masks.from_function(
+        lambda query, key, after: (key >= query - before) & (key <= query + after),
+        after,
+        tile_bounds=lambda query, key, after: masks.TileBounds(
+            any=(key.high >= query.low - before) & (key.low <= query.high + after), all=False
         ),
-        out_axes=None,
-    )(bounds)
-    assert (found.start.tolist(), found.stop.tolist()) == ([8], [16])
+    )
+    blocks = block_mask(mask, T, tile_sizes=(ROWS, COLUMNS))
+    assert max(blocks.visits.counts.tolist()) < 3  # of three columns, some are skipped
+    inputs = QUERY, KEY[..., :T, :, :], VALUE[..., :T, :, :]
+    output = attend(*inputs, mask=blocks, implementation="tiled")
+    expected = attend(*inputs, mask=masks.window(3, 2))
+    np.testing.assert_allclose(output, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_visit_is_empty_if_both_of_its_tiles_are():
-    kinds = jnp.array([[PARTIAL, EMPTY, EMPTY, FULL]], jnp.uint8)
-    pattern = Pattern(jnp.array([2]), jnp.array([16]), None, None, kinds)
-    assert [bool(pattern.is_empty(0, start, 4)) for start in (2, 4, 6, 10)] == [
-        False,
-        True,
-        True,
-        False,
-    ]
+@pytest.mark.parametrize(
+    "bounds, sentence",
+    [
+        (lambda query, key: key.low <= query.high, r"must return bool\[\], bool\[\], got bool\[\]"),
+        (lambda query: query, r"receives \(query.low, .*, key.high\), and raised"),
+    ],
+)
+def test_wrong_tile_bounds_raise(bounds, sentence):
+    with pytest.raises(TypeError, match=sentence):
+        masks.from_function(lambda query, key: key <= query, tile_bounds=bounds)
 
 
-def test_rows_visit_the_keys_of_their_segment():
-    """Each row of ten queries is one segment of ten keys; tiles have 8 keys, and parts have 2."""
-    blocks = block_mask(masks.segments(np.arange(40) // 10), 40, tile_sizes=(10, 8))
-    assert blocks.start.tolist() == [0, 10, 20, 30]
-    assert blocks.stop.tolist() == [10, 20, 30, 40]
+def test_visited_tiles_of_a_row_come_first():
+    mask = masks.from_function(lambda q, k: ((q // 16) % 2 == (k // 16) % 2) & (k >= 4))
+    visits = block_mask(mask, 64, tile_sizes=(16, 16)).visits
+    assert visits.counts.tolist() == [2] * 4
+    assert visits.columns[:, :2].tolist() == [[0, 2], [1, 3]] * 2
+
+
+def test_a_block_mask_composes_as_its_mask():
+    blocks = block_mask(masks.causal(), 6, tile_sizes=(2, 2))
+    for composed in (blocks & masks.window(2), masks.window(2) & blocks):
+        expected = masks.picture(masks.window(2), 6)
+        assert masks.picture(composed, 6) == expected
+    placed = block_mask(masks.causal(), 6, positions=(np.arange(6), np.arange(6)))
+    with pytest.raises(ValueError, match="compose masks before block_mask"):
+        placed & masks.window(2)

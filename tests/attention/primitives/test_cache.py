@@ -62,7 +62,7 @@ def test_slots_contain_the_newest_tokens(ring):
                 assert (cache.value[row, slot] == -100 * row - position).all()
             # The view contains each position of before and of now once, and no other.
             oldest = max(0, int(before.lengths[row]) - size)
-            positions = np.asarray(view.positions)[row]
+            positions = np.asarray(view.positions[1])[row]
             found = positions[positions < read[row]]
             np.testing.assert_array_equal(np.sort(found), np.arange(oldest, read[row]))
             keys = np.asarray(view.key[row, :, 0, 0])[positions < read[row]]
@@ -75,7 +75,7 @@ def test_a_piece_longer_than_the_cache_with_few_valid_tokens():
     chex.assert_shape(view.key, (B, 4 + T, K, H))
     for row, length in enumerate([3, 4]):
         np.testing.assert_array_equal(cache.key[row, :length, 0, 0] % 100, range(length))
-        positions = np.asarray(view.positions)[row]
+        positions = np.asarray(view.positions[1])[row]
         np.testing.assert_array_equal(np.sort(positions[positions < EMPTY_SLOT]), range(length))
     assert not view.nonfinite_keys.any()
 
@@ -83,9 +83,9 @@ def test_a_piece_longer_than_the_cache_with_few_valid_tokens():
 def test_ring_equals_window():
     ring, (query, key, value) = empty((B,), 3, ring=True), query_key_value((B,))
     key, value = key[:, :T], value[:, :T]
-    through = jax.jit(
-        lambda ring, query, key, value: attend(query, **ring.extend(key, value)[1].arguments())
-    )(ring, query, key, value)
+    through = jax.jit(lambda ring, query, key, value: attend(query, ring.extend(key, value)[1]))(
+        ring, query, key, value
+    )
     windowed = attend(query, key, value, mask=masks.window(before=2, after=None))
     np.testing.assert_allclose(through, windowed, atol=1e-6)
 
@@ -107,8 +107,8 @@ def attend_to_cache(cache, piece, lengths, mask=None, implementation=None):
     """Attend from one more piece of tokens; return the output and the new cache."""
     query, key, value = piece
     cache, view = cache.extend(key, value, lengths)
-    arguments = view.arguments(QUERY_MASKS.get(mask))
-    return attend(query, **arguments, implementation=implementation), cache
+    output = attend(query, view, mask=QUERY_MASKS.get(mask), implementation=implementation)
+    return output, cache
 
 
 decode = jitted(attend_to_cache, static_argnames=("mask", "implementation"))
@@ -217,12 +217,12 @@ def test_lengths_of_int64(float64):
     key, value = draw((B, T, K, H), (B, T, K, WIDTH))
     lengths = jnp.array([3, 1], jnp.int64)
     cache, view = jax.eval_shape(lambda: empty((B,), S).extend(key, value, lengths))
-    assert cache.lengths.dtype == view.positions.dtype == jnp.int32
+    assert cache.lengths.dtype == view.positions[1].dtype == jnp.int32
     extend = jax.jit(lambda cache, lengths: cache.extend(key, value, lengths))
     cache = empty((B,), S)
     for _ in range(2):
         cache, view = extend(cache, lengths)
-    assert cache.lengths.dtype == view.positions.dtype == jnp.int32
+    assert cache.lengths.dtype == view.positions[1].dtype == jnp.int32
     np.testing.assert_array_equal(cache.lengths, [6, 2])
     cache, _ = jax.eval_shape(lambda cache: cache.extend(key[:, :1], value[:, :1]), cache)
     assert cache.lengths.dtype == jnp.int32

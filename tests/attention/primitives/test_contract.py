@@ -11,7 +11,7 @@ import pytest
 from attention import Dropout, attend, masks
 from attention.primitives.arguments import check_arguments
 from attention.primitives.dot_product import attend_by_definition
-from attention.primitives.softmax import softmax
+from attention.primitives.numerics import softmax
 from attention.primitives.tiled import attend_in_tiles
 from tests import oracle
 from tests.attention.primitives.inputs import (

@@ -209,8 +209,8 @@ def test_array_rate_raises():
 
 @pytest.mark.parametrize("rng", [0, 1.5])
 def test_number_as_random_key_raises(rng):
-    with pytest.raises(TypeError, match=f"dropout rng must be a jax.random.key, got {rng}"):
-        Dropout(rng, 0.1)
+    with pytest.raises(TypeError, match="dropout rng must be a"):
+        attend(*query_key_value(), dropout=Dropout(rng, 0.1))
 
 
 @pytest.mark.parametrize("rate", [-0.1, 1.0, 1.5, math.nan])

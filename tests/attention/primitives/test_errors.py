@@ -265,12 +265,6 @@ RNG = jax.random.key(0)
             *VALID,
             precision="hihgest",
         ),
-        wrong(
-            ValueError,
-            ["nonfinite_keys must be bool of shape (7, 3)", "got bool (7,)"],
-            *VALID,
-            nonfinite_keys=np.zeros(S, bool),
-        ),
         # Dropout and what to return.
         wrong(
             ValueError,
@@ -344,7 +338,38 @@ def test_inputs_that_are_not_floats_raise(name, dtype):
             "pass causal=True to cu_seqlens",
         ),
         (lambda: empty_cache(2, 3, num_kv_heads=1, head_width=2), TypeError, "such as (2,), got 2"),
-        (lambda: masks.lengths(3, 2.5), TypeError, "query_lengths must be integers, got float"),
+        (
+            lambda: masks.cu_seqlens([0, 5, 3]),
+            ValueError,
+            "query_offsets are cumulative, so they never decrease, but 3 follows 5",
+        ),
+        (
+            lambda: masks.cu_seqlens([0, 5], np.array([1, 3], np.uint8)),
+            ValueError,
+            "key_offsets are cumulative, so the first is 0, got 1",
+        ),
+        (
+            lambda: masks.cu_seqlens(jnp.array([[0, 1], [-1, 2]])),
+            ValueError,
+            "the first is 0, got -1",
+        ),
+        (
+            lambda: masks.cu_seqlens([0]),
+            ValueError,
+            "query_offsets are the starts of sequences and the last end, so 2 or more, got 1",
+        ),
+        (lambda: masks.lengths([3, -1]), ValueError, "lengths must be 0 or more, got -1"),
+        (
+            lambda: masks.lengths(3, query_lengths=jnp.int32(-2)),
+            ValueError,
+            "query_lengths must be 0 or more, got -2",
+        ),
+        (lambda: masks.prefix(-1), ValueError, "length must be 0 or more, got -1"),
+        (
+            lambda: masks.lengths(3, query_lengths=2.5),
+            TypeError,
+            "query_lengths must be integers, got float",
+        ),
         (
             lambda: masks.from_array(np.eye(3, dtype=np.float32)),
             TypeError,
@@ -352,19 +377,9 @@ def test_inputs_that_are_not_floats_raise(name, dtype):
         ),
         (lambda: masks.from_array([True]), ValueError, "has the axes [..., T, S], got shape (1,)"),
         (
-            lambda: masks.causal() & np.ones((3, 3), bool),
-            TypeError,
-            "not with ndarray: wrap a bool array in masks.from_array",
-        ),
-        (
-            lambda: masks.causal() & block_mask(masks.causal(), T),
-            TypeError,
-            "wrap a bool array in masks.from_array, and compose masks before block_mask",
-        ),
-        (
-            lambda: block_mask(masks.causal(), T) & masks.causal(),
-            TypeError,
-            "compose masks first, as in block_mask(mask & other, num_queries)",
+            lambda: masks.causal() & np.ones(3, bool),
+            ValueError,
+            "a mask array has the axes [..., T, S], got shape (3,)",
         ),
         *(
             (
@@ -374,22 +389,25 @@ def test_inputs_that_are_not_floats_raise(name, dtype):
             )
             for lengths in ((-3,), (6.5,), (T, 0))
         ),
-        (lambda: masks.causal() | True, TypeError, "a mask composes with masks, not with bool"),
+        (
+            lambda: masks.causal() | True,
+            TypeError,
+            "a mask composes with masks and bool arrays, not with bool",
+        ),
         (
             lambda: masks.from_function(lambda query, key: query - key),
             TypeError,
-            "(query_position, key_position) and must return one bool number, got int32[]",
+            "(query_position, key_position) and must return bool[], got int32[]",
         ),
         (
             lambda: masks.from_function(lambda query, key: jnp.ones(3, bool) & (query == key)),
             TypeError,
-            "must return one bool number, got bool[3]",
+            "must return bool[], got bool[3]",
         ),
         (
             lambda: masks.from_function(lambda query, key: query > 3 and key > 3),
             TypeError,
-            "as traced numbers, so it cannot branch on them with Python's if, and, or: use "
-            "jax.numpy.where, & and |",
+            "as traced numbers, which Python's if, and, or and range(...) do not accept",
         ),
         (
             lambda: masks.from_function(lambda query: query > 3),

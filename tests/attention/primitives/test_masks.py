@@ -15,12 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attention import attend, masks
-from attention.primitives import dense_mask
 from attention.primitives.cache import EMPTY_SLOT
 from tests.attention.primitives.inputs import S, T, draw, in_tiles, query_key_value
 
 B = 2  # examples of a batched mask
-allowed_pairs = jax.jit(dense_mask.allowed_pairs)  # else each operation is a program of its own
+to_array = jax.jit(masks.to_array)  # else each operation is a program of its own
 EVEN = np.array([[(row * column) % 2 == 0 for column in range(S)] for row in range(T)])
 
 
@@ -73,7 +72,7 @@ def lengths(sizes):
 def query_lengths(sizes):
     each = np.broadcast_to(sizes, B)
     return Case(
-        masks.lengths(np.full(np.shape(sizes), S), np.array(sizes)),
+        masks.lengths(np.full(np.shape(sizes), S), query_lengths=np.array(sizes)),
         lambda b, query, key: 0 <= query < each[b] and 0 <= key < S,
     )
 
@@ -144,7 +143,7 @@ def nested(element, *sizes):
 def leaves(*batch):
     """Masks whose arrays have these batch axes; others contain none."""
     segment_ids = st.integers(0, 2)
-    length = nested(st.integers(-1, S + 2), *batch)
+    length = nested(st.integers(0, S + 2), *batch)
     return st.one_of(
         st.just(causal()),
         st.builds(window, st.none() | st.integers(0, 4), st.none() | st.integers(0, 4)),
@@ -185,7 +184,7 @@ def by_loops(case, queries, keys):
     return np.array([case.allows(*pair) for pair in pairs]).reshape(B, T, S)
 
 
-returned_with_pairs = jax.jit(lambda mask, *at: (dense_mask.allowed_pairs(mask, *at), mask))
+returned_with_pairs = jax.jit(lambda mask, *at: (masks.to_array(mask, *at), mask))
 
 
 @pytest.mark.parametrize(
@@ -214,7 +213,7 @@ returned_with_pairs = jax.jit(lambda mask, *at: (dense_mask.allowed_pairs(mask, 
 def test_mask_equals_its_definition(leaf):
     """At positions from -3 to 9, also outside the arrays of the mask."""
     everywhere = np.arange(-3, 10, dtype=np.int32)
-    pairs = allowed_pairs(leaf.mask, everywhere, everywhere)
+    pairs = to_array(leaf.mask, everywhere, everywhere)
     triples = itertools.product(range(B), everywhere.tolist(), everywhere.tolist())
     expected = np.array([leaf.allows(*triple) for triple in triples]).reshape(B, 13, 13)
     np.testing.assert_array_equal(np.broadcast_to(pairs, expected.shape), expected)
@@ -243,12 +242,12 @@ def test_mask_is_rebuilt_from_its_leaves(case):
 @given(expressions(leaves(B)).filter(lambda case: jax.tree.leaves(case.mask)), QUERIES, KEYS)
 @settings(max_examples=15)
 def test_vmap_over_masks_equals_one_at_a_time(case, queries, keys):
-    mapped = jax.vmap(dense_mask.allowed_pairs, (0, None, None))
+    mapped = jax.vmap(masks.to_array, (0, None, None))
     together = np.asarray(jax.jit(mapped)(case.mask, queries, keys))
     arrays = jax.tree.map(np.asarray, case.mask)
     for b in range(B):
         one = jax.tree.map(lambda leaf, b=b: leaf[b], arrays)
-        np.testing.assert_array_equal(together[b], allowed_pairs(one, queries, keys))
+        np.testing.assert_array_equal(together[b], to_array(one, queries, keys))
 
 
 @pytest.mark.parametrize("in_queries, in_keys", [(True, True), (True, False), (False, True)])
@@ -257,7 +256,7 @@ def test_examples_may_have_different_positions(in_queries, in_keys):
     queries, keys = (random.integers(-3, 9, (B, size), dtype=np.int32) for size in (T, S))
     queries, keys = queries if in_queries else queries[0], keys if in_keys else keys[0]
     case = conjunction(disjunction(causal(), lengths([2, 5])), array(EVEN))
-    actual = np.asarray(allowed_pairs(case.mask, queries, keys))
+    actual = np.asarray(to_array(case.mask, queries, keys))
     rows, columns = np.broadcast_to(queries, (B, T)), np.broadcast_to(keys, (B, S))
     for b in range(B):
         expected = by_loops(case, rows[b], columns[b])[b]
@@ -273,7 +272,7 @@ def test_mask_equals_its_dense_form_in_attend():
     mask = masks.segments([0, 0, 1, 1, 2], [0, 0, 0, 1, 1, 2, 2]) & masks.lengths([6, 3])
     structured = attend(query, key, value, mask=mask)
     positions = (np.arange(size, dtype=np.int32) for size in (T, S))
-    dense_form = attend(query, key, value, mask=allowed_pairs(mask, *positions))
+    dense_form = attend(query, key, value, mask=to_array(mask, *positions))
     np.testing.assert_array_equal(structured, dense_form)
 
 
@@ -296,6 +295,7 @@ def test_a_bool_array_for_one_head_needs_no_batch_axis():
 
 
 PICTURED = {
+    "full": lambda query, key: True,
     "causal": lambda query, key: key <= query,
     "window": lambda query, key: query - 2 <= key <= query + 1,
     "lengths": lambda query, key: key < 4,
@@ -309,7 +309,7 @@ PICTURED = {
 
 
 def test_mask_function_that_is_not_callable_raises():
-    with pytest.raises(TypeError, match="a mask function must be callable, got NoneType"):
+    with pytest.raises(TypeError, match="raised: 'NoneType' object is not callable"):
         masks.from_function(None)
 
 
@@ -334,11 +334,51 @@ def test_picture_of_a_rectangle():
     assert masks.picture(masks.causal(), 2, 3) == "1 0 0\n1 1 0"
 
 
+def test_dense_array_of_a_mask():
+    """Of numbers of positions, of positions, and of a batch of masks."""
+    mask = masks.window(1)
+    expected = [[True, False, False], [True, True, False]]
+    np.testing.assert_array_equal(masks.to_array(mask, 2, 3), expected)
+    np.testing.assert_array_equal(masks.to_array(mask, [0, 1], 3), expected)
+    np.testing.assert_array_equal(masks.to_array(mask, 2), np.array(expected)[:, :2])
+    batch = masks.to_array(masks.lengths([2, 0, 1]), np.array([[0, 5]] * 3), 2)
+    np.testing.assert_array_equal(batch[:, 0], [[1, 1], [0, 0], [1, 0]])
+    assert batch.shape == (3, 2, 2)
+
+
+def test_full_allows_all_but_empty_slots():
+    keys = np.array([-(2**31), -1, 0, 2**31 - 2, EMPTY_SLOT], np.int32)
+    np.testing.assert_array_equal(masks.to_array(masks.full(), 1, keys)[0], [1, 1, 1, 1, 0])
+    query, key, value = query_key_value()  # T and S differ, and no positions are needed
+    np.testing.assert_array_equal(
+        attend(query, key, value, mask=masks.full()), attend(query, key, value)
+    )
+
+
+@pytest.mark.parametrize("convert", [np.asarray, jnp.asarray])
+def test_arrays_compose_with_masks_on_both_sides(convert):
+    array, mask = convert(EVEN), masks.lengths(3)
+    wrapped = masks.from_array(array)
+    for ours, theirs in (
+        (array & mask, wrapped & mask),
+        (mask & array, wrapped & mask),
+        (array | mask, wrapped | mask),
+        (mask | array, wrapped | mask),
+    ):
+        assert isinstance(ours, masks.Mask)
+        np.testing.assert_array_equal(masks.to_array(ours, T, S), masks.to_array(theirs, T, S))
+    with pytest.raises(TypeError, match="True = may attend"):
+        convert(np.ones((T, S), np.float32)) & mask
+
+
+def test_offsets_that_are_traced_are_not_checked():
+    for offsets in ([0, 3, 2], [1, 2, 3]):
+        assert jax.jit(lambda x: masks.cu_seqlens(x)(0, 0))(jnp.array(offsets)).shape == ()
+
+
 def test_window_without_limit_before_is_causal():
     everywhere = np.arange(-3, 10, dtype=np.int32), np.arange(-3, 10, dtype=np.int32)
-    window, causal = (
-        allowed_pairs(m, *everywhere) for m in (masks.window(None, 0), masks.causal())
-    )
+    window, causal = (to_array(m, *everywhere) for m in (masks.window(None, 0), masks.causal()))
     np.testing.assert_array_equal(window, causal)
 
 
@@ -346,7 +386,7 @@ def test_window_masks_empty_slots():
     """An empty slot of a cache has the largest position; the distance to it exceeds int32."""
     query, key = np.array([-5], np.int32), np.array([EMPTY_SLOT], np.int32)
     for mask in (masks.window(None, 0), masks.window(3), masks.window(3, 3)):
-        assert not allowed_pairs(mask, query, key)
+        assert not to_array(mask, query, key)
 
 
 @pytest.mark.parametrize("size", [3, 2**31 - 1, 2**40])
@@ -356,7 +396,7 @@ def test_blocks_at_the_bounds_of_int32(size):
     positions = [lowest, lowest + 1, lowest + 2, -1, 0, 5, highest - 2, highest - 1, highest]
     size = min(size, highest)
     expected = [[q // size == k // size and k < highest for k in positions] for q in positions]
-    found = allowed_pairs(masks.block(size), *[np.array(positions, np.int32)] * 2)
+    found = to_array(masks.block(size), *[np.array(positions, np.int32)] * 2)
     np.testing.assert_array_equal(found, expected)
 
 

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from attention import attend, masks, scaled_dot_product
-from attention.primitives.softmax import softmax
+from attention.primitives.numerics import softmax
 from tests.attention.primitives.inputs import (
     draw,
     jitted,

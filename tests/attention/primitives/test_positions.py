@@ -1,6 +1,5 @@
 """Sinusoidal and rotary positions: the equations of the papers, and their properties."""
 
-import functools
 import math
 
 import jax
@@ -8,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import attention
 from attention import rotary, sinusoidal
-from attention.primitives.rotary_scaling import SCALINGS
+from attention.primitives.positions import SCALINGS
 from tests.attention.primitives.inputs import draw
 
 encode = jax.jit(sinusoidal, static_argnums=1)
@@ -151,6 +151,17 @@ def test_rotary_refuses_positions_of_another_length():
         rotary(vectors, np.arange(5))
 
 
+@pytest.mark.parametrize("shape", [(6,), (5, 6)], ids=str)
+def test_rotary_refuses_vectors_without_heads(shape):
+    with pytest.raises(ValueError, match=r"with the axes \[\.\.\., T, N, H\], got shape"):
+        rotary(jnp.ones(shape), np.arange(shape[0]))
+
+
+def test_rotary_refuses_a_scalar_position():
+    with pytest.raises(ValueError, match=r"must end in an axis of 1 tokens, got shape \(\)"):
+        rotary(jnp.ones((1, 1, 2)), 3)
+
+
 # Scaled rotary positions: H = 16 and a training length of 300, in which pairs rotate 48 to 0 times.
 
 BASE, HALF, FACTOR, TRAINED = 500.0, 8, 4.0, 300
@@ -182,15 +193,16 @@ def scaled_by_loops(name):
 
 @pytest.mark.parametrize("name", SCALINGS)
 def test_scaled_frequencies_equal_the_papers(name):
-    scaling = functools.partial(SCALINGS[name], factor=FACTOR, original_length=TRAINED)
-    frequencies, factor = scaling(BASE ** (-jnp.arange(HALF, dtype=jnp.float32) / HALF))
+    frequencies, factor = BASE ** (-jnp.arange(HALF, dtype=jnp.float32) / HALF), 1
+    if scaling := SCALINGS[name](FACTOR, TRAINED):
+        frequencies, factor = scaling(frequencies)
     np.testing.assert_allclose(frequencies, scaled_by_loops(name), rtol=1e-5)
     assert factor == (0.1 * math.log(FACTOR) + 1 if name == "yarn" else 1)
 
 
 def test_rotary_uses_scaled_frequencies():
     (vectors,) = draw((5, 3, 2 * HALF))
-    yarn = functools.partial(SCALINGS["yarn"], factor=FACTOR, original_length=TRAINED)
+    yarn = attention.yarn_scaling(FACTOR, original_length=TRAINED)
     positions = np.array([0, 1, 2, 50, 7])
     angles = np.multiply.outer(positions, scaled_by_loops("yarn"))[:, None]
     pairs = np.asarray(vectors[..., :HALF]) + 1j * np.asarray(vectors[..., HALF:])
@@ -203,7 +215,7 @@ def test_rotary_uses_scaled_frequencies():
 def test_linear_scaling_divides_positions():
     (vectors,) = draw((5, 3, 14))
     positions = np.array([0, 1, 2, 50, 7])
-    linear = functools.partial(SCALINGS["linear"], factor=4.0, original_length=1)
+    linear = attention.linear_scaling(4.0)
     np.testing.assert_allclose(
         rotary(vectors, 4 * positions, scaling=linear), rotary(vectors, positions), atol=1e-4
     )

@@ -92,7 +92,7 @@ def test_a_cache_on_explicit_axes(axis):
         outputs = []
         for tokens, lengths in ((slice(0, 2), [1, 2]), (slice(2, 7), [2, 1])):
             cache, view = cache.extend(key[:, tokens], key[:, tokens], jnp.array(lengths))
-            outputs.append(attend(query[:, tokens], **view.arguments(masks.causal())))
+            outputs.append(attend(query[:, tokens], view, mask=masks.causal()))
         return jnp.concatenate(outputs, axis=1), cache
 
     cache = empty_cache((2,), 4, num_kv_heads=2, head_width=3)
@@ -227,6 +227,29 @@ def test_closures_on_two_devices(how, spec, implementation):
         actual = jax.jit(jax.grad(loss, (0, 1)))(*sharded)
     for ours, theirs in zip(actual, expected, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=str)
+def test_loops_and_derivative_rules_of_score_functions_in_a_mesh(kind):
+    """They are traced outside of the mesh, when the score is made, and used in it."""
+
+    def function(score, query, key, head):
+        score = jax.lax.fori_loop(0, 2, lambda _, x: 0.9 * x, score)
+        return jax.nn.softplus(score)
+
+    score, (query,) = scores.from_function(function), draw((2, 11, 2, 3))
+
+    def gradient(query):
+        return jax.grad(lambda x: jnp.sum(jnp.sin(attend(x, x, x, score=score))))(query)
+
+    mesh = jax.make_mesh((2,), ("data",), axis_types=(kind,))
+    with jax.set_mesh(mesh):
+        sharded = jax.device_put(query, NamedSharding(mesh, P("data")))
+        options = {"mesh": mesh, "in_specs": P("data"), "out_specs": P("data")}
+        runs = [gradient, jax.shard_map(gradient, **options)]
+        found = [np.asarray(jax.jit(run)(sharded)) for run in runs]
+    for each in found:
+        np.testing.assert_allclose(each, jax.jit(gradient)(query), rtol=1e-4, atol=1e-5)
 
 
 def test_explicitly_sharded_inputs_outside_jit_and_set_mesh():

@@ -6,9 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attention.primitives.dense_mask import allowed_pairs
 from attention.primitives.dropout import Dropout, keep_factor
-from attention.primitives.masks import Mask
+from attention.primitives.masks import Mask, to_array
 
 SUPPORTS = {
     *("mask", "predicates", "scale", "cross", "grouped", "value_width", "leading_axes"),
@@ -36,7 +35,7 @@ def dense(mask, positions, T, S):
     leaves, structure = jax.tree.flatten((mask, padded))
     key = structure, *((np.shape(leaf), np.asarray(leaf).tobytes()) for leaf in leaves)
     if key not in DENSE:
-        DENSE[key] = np.asarray(allowed_pairs(mask, *padded))
+        DENSE[key] = np.asarray(to_array(mask, *padded))
     return DENSE[key][..., :T, :S]
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from attention import attend, masks, scores
-from attention.primitives.closures import hoist
+from attention.primitives.functions import hoist
 from tests.attention.primitives.inputs import (
     draw,
     in_tiles,
@@ -116,46 +116,94 @@ def test_vmap_of_traced_document_ids_in_a_mask(length):
     np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_two_closures_of_one_program_are_equal():
-    """So that jit does not compile again for a lambda with other arrays."""
+MAKERS = {
+    "mask": lambda number: masks.from_function(lambda q, k: k <= q + number),
+    "mask with tile_bounds": lambda number: masks.from_function(
+        lambda q, k: k <= q + number,
+        tile_bounds=lambda q, k: masks.TileBounds(k.low <= q.high + number, False),
+    ),
+    "score": lambda number: scores.from_function(lambda s, q, k, n: s * number.astype(s.dtype)),
+}
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_lambda_defined_anew_does_not_compile_again(name):
     traces = []
 
     @jax.jit
-    def run(mask):
-        traces.append(mask)
-        return mask(1, 2)
+    def run(part):
+        traces.append(part)
+        return attend(QUERY, KEY, VALUE, **{name.split()[0]: part}, **TILES["tiled"])
 
-    for number in (1, 3):
-        offset = jnp.int32(number)
-        allowed = run(masks.from_function(lambda q, k, offset=offset: k <= q + offset))
-        assert bool(allowed) == (1 + number >= 2)
+    outputs = [np.asarray(run(MAKERS[name](jnp.int32(number)))) for number in (1, 3)]
+    for number, output in zip((1, 3), outputs, strict=True):
+        options = {} if name == "score" else {"mask": masks.window(None, number)}
+        query = np.float32(number) * QUERY if name == "score" else QUERY
+        np.testing.assert_allclose(output, attend(query, KEY, VALUE, **options), 1e-4, 1e-5)
     assert len(traces) == 1
+
+
+def test_no_traced_array_is_kept():
+    def loss(weight):
+        score = scores.from_function(lambda s, q, k, n: jax.nn.relu(s * weight))
+        mask = masks.from_function(lambda q, k: k * jnp.int32(weight > 0) <= q)
+        return attend(QUERY, KEY, VALUE, score=score, mask=mask, **TILES["tiled"]).sum()
+
+    with jax.checking_leaks():
+        assert jnp.isfinite(jax.jit(jax.vmap(jax.grad(loss)))(jnp.ones(2))).all()
+
+
+@pytest.mark.parametrize("enable_x64", [False, True])
+def test_a_function_is_traced_once(enable_x64):
+    """And again for scores of another dtype than the default."""
+    traced = []
+
+    def half(score, query, key, head):
+        traced.append(score.dtype)
+        return score / 2
+
+    with jax.enable_x64(enable_x64):
+        score = scores.from_function(half)
+        for _ in range(2):
+            attend(QUERY, KEY, VALUE, score=score)
+    assert traced == ([jnp.float64, jnp.float32, jnp.float32] if enable_x64 else [jnp.float32])
+
+
+@pytest.mark.usefixtures("float64")
+def test_a_score_for_another_dtype_keeps_its_arrays():
+    """One that is equal takes its own, even where the program of the first is compiled."""
+    run = jax.jit(lambda score: attend(QUERY, KEY, VALUE, score=score))
+    for factor in (1.0, 2.0):
+        array = jnp.asarray(factor)
+        output = run(scores.from_function(lambda s, q, k, n, x=array: s * x.astype(s.dtype)))
+        expected = attend(np.float32(factor) * QUERY, KEY, VALUE)
+        np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("implementation", TILES)
 def test_functions_that_read_a_python_number(implementation):
-    """A mask takes the number when it is made, a score function when attend is called."""
-    distance, read, windows = np.subtract.outer(np.arange(T), np.arange(T)), {}, []
+    """They take it when the mask or the score is made."""
+    distance, read, windows, scaled = np.subtract.outer(np.arange(T), np.arange(T)), {}, [], []
 
     def window(query, key):
         return query - key < read["size"]
 
+    def scale(score, query, key, head):
+        return score * read["size"]
+
     for size in (1, 2, 3):
         read["size"] = size
-        windows.append(masks.from_function(lambda *positions: window(*positions)))
-        windows.append(masks.from_function(window))
+        windows += [masks.from_function(lambda *x: window(*x)), masks.from_function(window)]
+        scaled.append(scores.from_function(scale))
     by_definition = jitted(functools.partial(attend, implementation="reference"))
     for mask, size in zip((*windows, windows[0]), (1, 1, 2, 2, 3, 3, 1), strict=True):
         actual = attend(QUERY, KEY, VALUE, mask=mask, **TILES[implementation])
         expected = by_definition(QUERY, KEY, VALUE, mask=distance < size)
         np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
-
-    score = scores.from_function(lambda score, query, key, head: score * read["factor"])
-    for factor in (1.0, 2.0):
-        read["factor"] = factor
+    for score, size in zip(scaled, (1, 2, 3), strict=True):
         actual = attend(QUERY, KEY, VALUE, score=score, **TILES[implementation])
-        expected = by_definition(np.float32(factor) * QUERY, KEY, VALUE)
-        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
+        expected = by_definition(np.float32(size) * QUERY, KEY, VALUE)
+        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
 
 
 def with_custom_jvp(factor):
@@ -208,11 +256,10 @@ def test_programs_whose_text_is_equal_but_incomplete(make, implementation):
 
 def test_closures_become_arguments():
     table = jnp.arange(4.0)
-    program, constants = hoist(
-        "score", lambda score, head: score * table[head], {"score": "float32", "head": "int32"}, ()
-    )
+    scalars = {"score": "float32", "head": "int32"}
+    program, constants = hoist("score", lambda s, n: s * table[n], scalars, (), "float32[]")
     np.testing.assert_array_equal(constants[0], table)
-    doubled = program((2 * table,), jnp.float32(5), jnp.int32(3))
+    (doubled,) = program((2 * table,), jnp.float32(5), jnp.int32(3))
     np.testing.assert_allclose(doubled, 30)
 
 
