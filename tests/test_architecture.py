@@ -42,6 +42,7 @@ NUMPY = (
 # Modules that execute what they read.
 EXECUTING = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
 EXTRA = {"numpy", "safetensors", "tokenizers"}  # attention[weights]
+KERNELS = {"tokamax", "absl"}  # attention[kernels]
 
 
 def module_name(path: Path) -> str:
@@ -94,6 +95,7 @@ def wrong_imports(source: str, path: Path) -> list[str]:
         known = LIBRARY_NEEDS | {"attention"} | sys.stdlib_module_names
         known |= {"numpy"} if path.as_posix().startswith(NUMPY) else set()
         known |= EXTRA if path.as_posix().startswith("attention/weights") else set()
+        known |= KERNELS if path.as_posix() == "attention/primitives/kernels.py" else set()
         foreign = in_library and top not in known
         framework = here == "attention.primitives" and top == "flax"
         is_config_type = f"{name}.".startswith("experiments.config.")

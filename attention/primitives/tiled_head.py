@@ -192,8 +192,15 @@ def sums_over_tiles(
             """Sum over the first tiles that the row visits."""
             numbers = jnp.arange(number, dtype=jnp.int32)
             at = jnp.clip(visits.column(row, numbers), 0, tiles.shape[1] - 1)
-            here = [x[at] for x in columns]
-            return jax.lax.scan(visit, zeros, (numbers < visits.counts[row], here))[0]
+
+            def at_column(
+                sums: tuple[Array, Array], given: tuple[Array, Array]
+            ) -> tuple[tuple[Array, Array], None]:
+                is_visited, column = given
+                here = [jax.lax.dynamic_index_in_dim(x, column, keepdims=False) for x in columns]
+                return visit(sums, (is_visited, here))
+
+            return jax.lax.scan(at_column, zeros, (numbers < visits.counts[row], at))[0]
 
         def in_order() -> tuple[Array, Array]:
             """Sum over all tiles, of which some are skipped."""
