@@ -80,6 +80,7 @@ def candidates() -> Iterator[Candidate | tuple[str, str]]:
 def _implementation(name: str) -> Callable[..., Any]:
     def function(*inputs: Any, **arguments: Any) -> Any:  # noqa: ANN401 - those of attend
         # The contract allows a refusal with its reason, but no wrong number.
+        explain(*inputs, **arguments)  # raises for wrong arguments
         try:
             explain(*inputs, implementation=name, **arguments)
         except ValueError as refused:
