@@ -82,25 +82,29 @@ def attend_in_tiles(arguments: Arguments, platform: str = "cpu") -> dict[str, Ar
     arguments = replace(arguments, mask=mask)
 
     if layout.tiles.is_one:
-        sums = _sums_of_one_tile(layout, arguments)
-    else:
-        found = online_sums(layout, arguments)
-        # Joined here and not in the loops: jax 0.10 would drop the rule of `derive_as` in a scan.
-        sums = derive_as((found.total, found.weighted), plain_sums(layout, arguments, found))
-        sums = Sums(found.largest, *sums)
+        return share_with_sinks(_in_one_tile(layout, arguments), arguments.sinks)
+    found = online_sums(layout, arguments)
+    # Joined here and not in the loops: jax 0.10 would drop the rule of `derive_as` in a scan.
+    sums = derive_as((found.total, found.weighted), plain_sums(layout, arguments, found))
+    sums = Sums(found.largest, *sums)
     results = results_of(arguments, sums)
     if "weights" in arguments.returning:
         results["weights"] = _weights(layout, arguments, sums)
     return share_with_sinks(results, arguments.sinks)
 
 
-def _sums_of_one_tile(layout: Layout, arguments: Arguments) -> Sums:
-    """Return the sums of a few examples at a time; derivatives compute them again."""
+def _in_one_tile(layout: Layout, arguments: Arguments) -> dict[str, Array]:
+    """Return the results of a few examples at a time; derivatives compute them again."""
 
-    def example(one: Arguments) -> Sums:
+    def example(one: Arguments) -> dict[str, Array]:
         one, _ = layout.of_example(one)
         sums = over_heads(partial(sums_of_one_tile, layout.tiles), (one,), layout.kv_heads)
-        return sums.with_heads_last()
+        results = results_of(one, sums.with_heads_last())
+        if "weights" in arguments.returning:
+            function = partial(weights_of_head, layout.tiles)
+            trees = one, sums.with_heads_last()
+            results["weights"] = over_heads(function, trees, layout.kv_heads)
+        return results
 
     return over_batch(example, (arguments,), arguments.batch, layout.examples, remat=True)
 

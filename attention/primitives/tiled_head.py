@@ -76,13 +76,14 @@ class Tiles:
 
 @pytree_dataclass
 class Head(Arguments):
-    """The arguments of one head with key `[H, S]` and value `[Hv, S]` transposed.
+    """The arguments of one head, with tiles of the key `[columns, H, size]` and value transposed.
 
-    Their derivatives are then products that transpose no tile of scores.
+    Their derivatives are then products that transpose no tile of scores. All rows of tiles share
+    the transposed tiles. In the arguments of one tile, key and value have no axis of columns.
     """
 
-    key: Array = array_field("KhS")
-    value: Array = array_field("KhS")
+    key: Array = array_field("KChs")
+    value: Array = array_field("KChs")
 
 
 @pytree_dataclass
@@ -107,6 +108,7 @@ class Sums:
 def sums_of_one_tile(tiles: Tiles, one: Arguments) -> Sums:
     """Return the sums of one head whose queries and keys are one tile, derived as they are."""
     head = _in_whole_tiles(tiles, one)
+    head = replace(head, key=head.key[0], value=head.value[0])
     return _add_tile(head, _no_keys(head))
 
 
@@ -225,6 +227,8 @@ def sums_over_tiles(
 def weights_of_head(tiles: Tiles, one: Arguments, sums: Sums) -> Array:
     """Return all weights `[T, S]` of one head, before dropout."""
     wide, shape = _in_whole_tiles(tiles, one), (one.query.shape[0], one.key.shape[0])
+    all_keys = jnp.moveaxis(wide.key, 0, 1).reshape(wide.key.shape[1], -1)
+    wide = replace(wide, key=all_keys)
     sums = _pad(sums, "T", wide.query.shape[0])
 
     @checkpoint
@@ -294,7 +298,7 @@ def _no_keys(one: Head) -> Sums:
     """Return the sums over no keys, varying over the same axes of a mesh as the arguments."""
     shape, dtype = one.query.shape[:1], one.dtype
     smallest = jnp.full(shape, jnp.finfo(dtype).min, dtype)
-    zeros = jnp.zeros(shape, dtype), jnp.zeros((*shape, one.value.shape[0]), dtype)
+    zeros = jnp.zeros(shape, dtype), jnp.zeros((*shape, one.value.shape[-2]), dtype)
     return Sums(*varying_alike([smallest, *zeros, *jax.tree.leaves(one)])[:3])
 
 
@@ -307,14 +311,18 @@ def _in_whole_tiles(tiles: Tiles, one: Arguments) -> Head:
         key, value, nonfinite_keys = replace_nonfinite_keys(key, value)
     if tiles.cast:
         query, key, value = (array.astype(one.dtype) for array in (query, key, value))
-    changed = {"query": query, "key": key.T, "value": value.T}
-    changed |= {"nonfinite_queries": nonfinite_queries, "nonfinite_keys": nonfinite_keys}
-    one = Head(**(vars(one) | changed))
+    changed = {"nonfinite_queries": nonfinite_queries, "nonfinite_keys": nonfinite_keys}
+    one = replace(one, query=query, key=key, value=value, **changed)
     num_queries, num_keys = (n * size for n, size in zip(tiles.shape, tiles.sizes, strict=True))
     if (length := key.shape[0]) < num_keys:
         is_key = PairMask((jnp.arange(length) >= 0)[None, None, :])  # padded with False
         one = replace(one, mask=is_key if one.mask is None else And(one.mask, is_key))
-    return _pad(_pad(one, "T", num_queries), "S", num_keys)
+    one = _pad(_pad(one, "T", num_queries), "S", num_keys)
+
+    def transposed(array: Array) -> Array:  # [S, H] -> [columns, H, size]
+        return jnp.swapaxes(array.reshape(*tiles.shape[1:], -1, array.shape[-1]), 1, 2)
+
+    return Head(**(vars(one) | {"key": transposed(one.key), "value": transposed(one.value)}))
 
 
 def _axis(array: Array, axes: str, letter: str) -> int | None:
@@ -338,17 +346,25 @@ def _pad(tree: Tree, letter: str, size: int) -> Tree:
     return map_arrays(tree, pad)
 
 
+def _has_tiles(array: Array, axes: str, letter: str) -> bool:
+    """Return whether an array of one head is cut along T or S; tiles of keys are cut already."""
+    return (letter == "S" and "C" in axes) or _axis(array, axes, letter) is not None
+
+
 def _tiles_of(tree: Tree, letter: str, size: int) -> list[Array]:
     """Return the arrays of one head that have an axis T or S, cut into tiles `[tiles, ...]`."""
-    found = []
-    for array, axes in arrays_of(tree):
-        if (axis := _axis(array, axes, letter)) is not None:
-            shape = array.shape[:axis], array.shape[axis + 1 :]
-            found.append(jnp.moveaxis(array.reshape(*shape[0], -1, size, *shape[1]), axis, 0))
-    return found
+
+    def cut(array: Array, axes: str) -> Array:
+        if "C" in axes:
+            return array
+        axis = _axis(array, axes, letter)
+        before, after = array.shape[:axis], array.shape[axis + 1 :]
+        return jnp.moveaxis(array.reshape(*before, -1, size, *after), axis, 0)
+
+    return [cut(x, axes) for x, axes in arrays_of(tree) if _has_tiles(x, axes, letter)]
 
 
 def _with_tiles(tree: Tree, letter: str, tiles: list[Array]) -> Tree:
     """Return the tree with these tiles in place of the arrays that have an axis T or S."""
     tiles = iter(tiles)
-    return map_arrays(tree, lambda x, axes: x if _axis(x, axes, letter) is None else next(tiles))
+    return map_arrays(tree, lambda x, axes: next(tiles) if _has_tiles(x, axes, letter) else x)

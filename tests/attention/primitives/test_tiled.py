@@ -547,19 +547,19 @@ def test_packed_segments_per_example_skip_tiles():
 @pytest.mark.usefixtures("optimised")
 def test_gradient_of_packed_segments_skips_tiles():
     """Processor time of the gradient of 32 segments, each in one of 32 tiles, over that of one."""
-    length = 4096
+    length = 2048
     inputs = draw(*[(1, length, 1, 64)] * 3)
 
     @jax.jit
     def gradient(inputs, segments):
         def loss(inputs):
             mask = masks.segments(segments)
-            return attend(*inputs, mask=mask, implementation="tiled", tile_sizes=(128, 128)).sum()
+            return attend(*inputs, mask=mask, implementation="tiled", tile_sizes=(64, 64)).sum()
 
         return jax.grad(loss)(inputs)
 
     one = jnp.zeros((1, length), jnp.int32)
-    packed = jnp.arange(length, dtype=jnp.int32)[None] // 128
+    packed = jnp.arange(length, dtype=jnp.int32)[None] // 64
     assert "length=5" in str(jax.make_jaxpr(gradient)(inputs, packed))  # rows of few tiles
     jax.block_until_ready(gradient(inputs, packed))  # compiles
     of_packed, of_one = seconds(lambda: gradient(inputs, packed), lambda: gradient(inputs, one))
