@@ -311,8 +311,11 @@ def _check_positions(
 def _counted(size: int) -> Array:
     """Return int32 0 to `size` - 1, known when tracing so that tiles can be decided then.
 
-    They are copied from NumPy: `jnp.arange` would compile a program for each size.
+    They are copied from NumPy: `jnp.arange` would compile a program for each size. A symbolic size
+    (`jax.export`) is only known when the program runs.
     """
+    if not isinstance(size, int):
+        return jnp.arange(size, dtype=jnp.int32)
     with jax.ensure_compile_time_eval():
         return jax.device_put(np.arange(size, dtype=np.int32))
 

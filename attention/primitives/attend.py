@@ -272,7 +272,8 @@ def _few_scores(arguments: Arguments) -> str | None:
     *batch, num_queries, num_heads, _ = arguments.query.shape
     if num_queries == 1:
         return "one query has no more scores than keys"
-    if prod((*batch, num_queries, num_heads, arguments.key.shape[-3])) <= FEW_SCORES:
+    sizes = *batch, num_queries, num_heads, arguments.key.shape[-3]
+    if all(isinstance(size, int) for size in sizes) and prod(sizes) <= FEW_SCORES:
         return "so few scores fit a cache as they are"
     return None
 
@@ -281,6 +282,8 @@ def _refusal_of_tiles(arguments: Arguments, platform: str) -> str | None:
     del platform
     if 0 in (*arguments.query.shape, *arguments.key.shape, *arguments.value.shape):
         return "there is nothing to cut into tiles"
+    if not isinstance(arguments.query.shape[-3] + arguments.key.shape[-3], int):
+        return "a symbolic length has no number of tiles"
     return None
 
 
@@ -308,7 +311,9 @@ IMPLEMENTATIONS = (
             else "it has no tiles, and tile_sizes was given"
         ),
         attend_by_definition,
-        lambda arguments, _: _few_scores(arguments) or "there is nothing to cut into tiles",
+        lambda arguments, platform: (
+            _few_scores(arguments) or _refusal_of_tiles(arguments, platform)
+        ),
     ),
     *(
         Implementation(

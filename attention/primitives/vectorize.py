@@ -36,6 +36,8 @@ def cut(size: int, at_once: int, shards: int) -> Cut:
         at_once: how many entries to compute at once, at most, but at least one per shard.
         shards: over how many devices the axis may be sharded.
     """
+    if not isinstance(size, int):  # symbolic
+        return Cut(1, 1, size)
     shards = gcd(size, shards)
     local = size // shards
     largest = max(1, min(local, at_once // shards))

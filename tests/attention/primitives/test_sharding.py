@@ -13,7 +13,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from attention import attend, empty_cache, masks, scores
+from attention import Dropout, attend, empty_cache, masks, scores
 from tests.attention.primitives import sharding
 from tests.attention.primitives.inputs import draw, in_tiles
 
@@ -81,6 +81,28 @@ def test_replicated_queries_and_explicitly_sharded_keys(implementation):
     """The gradient of the queries alone is gathered."""
     inputs = draw((2, 7, 2, 3), (2, 11, 2, 3))
     check_explicit_batch(value_and_gradient, implementation, *inputs, P(), ["all-gather"])
+
+
+@pytest.mark.parametrize("implementation", ["reference", "tiled"])
+def test_queries_explicitly_sharded_by_length_and_whole_keys(implementation):
+    """Each device attends from its queries to all keys, by their positions and rows."""
+    query, key, bias = draw((2, 8, 2, 3), (2, 8, 2, 3), (2, 8, 8))
+    mask = masks.window(3) & masks.from_array(np.abs(bias[0]) < 1)
+
+    def run(query, key, name=implementation):
+        options = {"bias": bias, "dropout": Dropout(jax.random.key(0), 0.2), **in_tiles(name, 2, 2)}
+        return attend(query, key, key, mask=mask, **options)
+
+    expected = jax.jit(functools.partial(run, name="reference"))(query, key)
+    mesh = jax.make_mesh((2,), ("data",), axis_types=(AxisType.Explicit,))
+    with jax.set_mesh(mesh):
+        query = jax.device_put(query, NamedSharding(mesh, P(None, "data")))
+        key = jax.device_put(key, NamedSharding(mesh, P()))
+        compiled = jax.jit(run).lower(query, key).compile()
+        found = compiled(query, key)
+    assert sharding.collectives(compiled) == []
+    assert found.sharding.spec[1] == "data"
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("axis", [0, 2], ids=["batch", "heads"])
