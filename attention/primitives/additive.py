@@ -65,6 +65,9 @@ def additive_attention(
         ValueError: a vector that is not `[N, H]`; and as `attend`.
         TypeError: as `attend`.
     """
+    for name in ("scale", "tile_sizes"):
+        if name in options:
+            raise TypeError(f"additive_attention has no {name}")
     arguments = check_arguments(query, key, value, **options)
     if jnp.shape(vector) != query.shape[-2:]:
         raise ValueError(

@@ -290,12 +290,11 @@ def _refusal_of_tiles(arguments: Arguments, platform: str) -> str | None:
 def _preference_for_tiles(arguments: Arguments, platform: str) -> str | None:
     if _few_scores(arguments):
         return None
-    inputs = arguments.query, arguments.key, arguments.value
-    if any(batch_shapes(arguments.mask)) and possible_shards(*inputs) > 1:
+    if not batch_shapes(arguments.mask):
+        return "linear in memory; it skips empty tiles"
+    if possible_shards(arguments.query, arguments.key, arguments.value) > 1:
         return "linear in memory; all tiles are computed since the mesh may shard the batch"
-    if batch_shapes(arguments.mask):
-        return "linear in memory; it skips empty tiles, but not under jax.vmap over its mask"
-    return "linear in memory; it skips empty tiles"
+    return "linear in memory; it skips empty tiles, but not under jax.vmap over its mask"
 
 
 # Up to this many scores fit a cache of a core, 1 MiB.

@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array
 from jax.typing import ArrayLike, DTypeLike
 
-from attention.primitives import masks, scores
+from attention.primitives import masks
 from attention.primitives.attend import attend
 from attention.primitives.choice import one_of
 from attention.primitives.dropout import Dropout
@@ -119,9 +119,12 @@ def dot_product_attention(
                 "it to the scores, or mask=array.astype(bool) if it contains 1 and 0"
             )
         mask = mask.astype(bool)
-        allowed = mask if allowed is None else mask & _dense(allowed, weights)
+        if allowed is not None:
+            dense = masks.to_array(allowed, *num_queries, *num_keys)[..., None, :, :]
+            mask = mask & _broadcastable("mask of positions", dense, weights)
+        allowed = mask
     if bias is not None:
-        bias = scores.bias_array(_broadcastable("bias [..., N, T, S]", bias, weights))
+        bias = _broadcastable("bias [..., N, T, S]", bias, weights)
     dropout = None
     if dropout_rate != 0 and not deterministic:
         if dropout_rng is None:
@@ -136,7 +139,7 @@ def dot_product_attention(
         key,
         value,
         mask=allowed,
-        score=() if bias is None else bias,
+        bias=bias,
         positions=positions,
         scale=scale,
         dropout=dropout,
@@ -160,18 +163,3 @@ def _broadcastable(name: str, given: ArrayLike, shape: Sequence[int]) -> Array:
     if any(ours not in (1, theirs) for ours, theirs in zip(sizes, full, strict=True)):
         raise ValueError(f"{name} must broadcast to {tuple(shape)}, got shape {array.shape}")
     return array.reshape(sizes[len(sizes) - len(shape) :])
-
-
-# To be replaced by `masks.from_array(mask) & predicate` once that takes an axis of heads.
-def _dense(predicate: masks.Mask, weights: Sequence[int]) -> Array:
-    """Return a mask of positions as a bool array with as many axes as the weights."""
-    *batch, _, num_queries, num_keys = weights
-    rows, columns = np.arange(num_queries)[:, None], np.arange(num_keys)[None, :]
-
-    def pairs(predicate: masks.Mask) -> Array:  # [1, T, S] of one example
-        return predicate(rows, columns)[None]
-
-    predicate = jax.tree.map(lambda lengths: jnp.broadcast_to(lengths, batch), predicate)
-    for _ in batch if jax.tree.leaves(predicate) else ():
-        pairs = jax.vmap(pairs)
-    return _broadcastable("predicate", pairs(predicate), weights)

@@ -117,6 +117,10 @@ class Mask:
         """
         return None
 
+    def as_operand(self) -> "Mask":
+        """Return the mask that an expression of masks contains in its place."""
+        return self
+
     def by_index(self, positions: tuple[Array, Array] | None) -> "Mask":
         """Return it with its arrays of pairs indexed by query and key, not by their positions.
 
@@ -156,23 +160,23 @@ class Mask:
         Raises:
             ValueError: `cu_seqlens` of other keys than queries, and a mask that compares positions.
         """
-        return _both(self, _operand(other))
+        return _both(_operand(self), _operand(other))
 
     def __rand__(self, other: ArrayLike) -> "Mask":
         """Return the mask that allows what a bool array and this mask allow."""
-        return _both(_operand(other), self)
+        return _both(_operand(other), _operand(self))
 
     def __or__(self, other: "Mask | ArrayLike") -> "Mask":
         """Return the mask that allows what either allows; as `&` for a bool array."""
-        return Or(self, _operand(other))
+        return Or(_operand(self), _operand(other))
 
     def __ror__(self, other: ArrayLike) -> "Mask":
         """Return the mask that allows what a bool array or this mask allows."""
-        return Or(_operand(other), self)
+        return Or(_operand(other), _operand(self))
 
     def __invert__(self) -> "Mask":
         """Return the mask that allows what this one forbids."""
-        return Not(self)
+        return Not(_operand(self))
 
     def __bool__(self) -> bool:
         """Refuse `and`, `or` and `not`, which would lose one of the two masks."""
@@ -191,7 +195,7 @@ def _operand(other: Mask | ArrayLike) -> Mask:
             f"a mask composes with masks and bool arrays, not with {type(other).__name__}: compose "
             "masks before block_mask"
         )
-    return other
+    return other.as_operand()
 
 
 def _both(left: Mask, right: Mask) -> Mask:

@@ -21,7 +21,7 @@ from attention.primitives.masks import PairMask
 from attention.primitives.numerics import score_dtype, share_with_sinks
 from attention.primitives.pytree_dataclass import map_arrays
 from attention.primitives.tiled import Layout, layout_of, online_sums, plain_sums, results_of
-from attention.primitives.tiled_head import Sums
+from attention.primitives.tiled_head import Sums, no_keys
 from attention.primitives.vectorize import varying_alike
 
 Tree = Any
@@ -113,17 +113,12 @@ def _forward(axis_name: AxisName, layout: Layout, arguments: Arguments) -> Sums:
 
     def step(carry: tuple[Sums, Tree], number: Array) -> tuple[tuple[Sums, Tree], None]:
         sums, moving = carry
-        here = _at_step(axis_name, arguments, moving, number)
-
-        sums = online_sums(layout, here, sums)
+        sums = online_sums(layout, _at_step(axis_name, arguments, moving, number), sums)
         return (sums, _rotated(axis_name, moving)), None
 
     *batch, length, num_heads, _ = arguments.query.shape
-    shape, dtype = (*batch, num_heads, length), arguments.dtype
-    smallest = jnp.full(shape, jnp.finfo(dtype).min, dtype)
     weighted = *batch, length, num_heads, arguments.value.shape[-1]
-    zeros = jnp.zeros(shape, dtype), jnp.zeros(weighted, dtype)
-    sums = Sums(*varying_alike([smallest, *zeros, *jax.tree.leaves(arguments)])[:3])
+    sums = no_keys(arguments, (*batch, num_heads, length), weighted)
     steps = jnp.arange(jax.lax.axis_size(axis_name), dtype=jnp.int32)
     return jax.lax.scan(step, (sums, _moving(arguments)), steps)[0][0]
 
@@ -149,8 +144,7 @@ def _backward(
             inputs = _join(floats, others)
             given = moving | {"key": inputs.key, "value": inputs.value}
             here = _at_step(axis_name, inputs, given, number)
-            sums = Sums(largest, cotangents.total, cotangents.weighted)
-            return plain_sums(layout, here, sums)
+            return plain_sums(layout, here, largest)
 
         here = replace(floats, key=moving["key"], value=moving["value"])
         (more,) = jax.vjp(block, here)[1]((cotangents.total, cotangents.weighted))

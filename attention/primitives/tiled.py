@@ -85,7 +85,8 @@ def attend_in_tiles(arguments: Arguments, platform: str = "cpu") -> dict[str, Ar
         return share_with_sinks(_in_one_tile(layout, arguments), arguments.sinks)
     found = online_sums(layout, arguments)
     # Joined here and not in the loops: jax 0.10 would drop the rule of `derive_as` in a scan.
-    sums = derive_as((found.total, found.weighted), plain_sums(layout, arguments, found))
+    others = plain_sums(layout, arguments, found.largest)
+    sums = derive_as((found.total, found.weighted), others)
     sums = Sums(found.largest, *sums)
     results = results_of(arguments, sums)
     if "weights" in arguments.returning:
@@ -99,11 +100,11 @@ def _in_one_tile(layout: Layout, arguments: Arguments) -> dict[str, Array]:
     def example(one: Arguments) -> dict[str, Array]:
         one, _ = layout.of_example(one)
         sums = over_heads(partial(sums_of_one_tile, layout.tiles), (one,), layout.kv_heads)
-        results = results_of(one, sums.with_heads_last())
+        sums = sums.with_heads_last()
+        results = results_of(one, sums)
         if "weights" in arguments.returning:
             function = partial(weights_of_head, layout.tiles)
-            trees = one, sums.with_heads_last()
-            results["weights"] = over_heads(function, trees, layout.kv_heads)
+            results["weights"] = over_heads(function, (one, sums), layout.kv_heads)
         return results
 
     return over_batch(example, (arguments,), arguments.batch, layout.examples, remat=True)
@@ -131,16 +132,17 @@ def online_sums(layout: Layout, arguments: Arguments, before: Sums | None = None
     return over_batch(example, trees, arguments.batch, layout.examples)
 
 
-def plain_sums(layout: Layout, arguments: Arguments, found: Sums) -> tuple[Array, Array]:
+def plain_sums(layout: Layout, arguments: Arguments, largest: Array) -> tuple[Array, Array]:
     """Return `total` and `weighted` of all heads and examples, given the largest scores."""
 
-    def example(one: Arguments, found: Sums) -> tuple[Array, Array]:
+    def example(one: Arguments, known: Sums) -> tuple[Array, Array]:
         one, visits = layout.of_example(one)
         function = checkpoint(partial(sums_over_tiles, layout.tiles, visits))
-        total, weighted = over_heads(function, (one, found), layout.kv_heads)
+        total, weighted = over_heads(function, (one, known), layout.kv_heads)
         return total, jnp.swapaxes(weighted, 0, 1)
 
-    return over_batch(example, (arguments, found), arguments.batch, layout.examples)
+    known = Sums(largest, None, None)
+    return over_batch(example, (arguments, known), arguments.batch, layout.examples)
 
 
 def layout_of(arguments: Arguments, platform: str) -> Layout:
@@ -152,9 +154,12 @@ def layout_of(arguments: Arguments, platform: str) -> Layout:
     shards = possible_shards(arguments.query, arguments.key, arguments.value)
     tiles = _tiles(arguments, platform, may_shard=shards > 1)
     num_heads, num_kv_heads = arguments.query.shape[-2], arguments.key.shape[-2]
-    own_tiles = any(batch_shapes((arguments.mask, arguments.visits))) and not tiles.is_one
-    if shards > 1:  # a vmap may map over any array of the mask
-        own_tiles = bool(jax.tree.leaves((arguments.mask, arguments.visits)))
+    # Examples may have other tiles than their neighbours if the mask has arrays for each of them.
+    # If devices may share the batch, they would have to agree on the tiles to skip, and a vmap may
+    # map over any array of the mask: then all tiles are visited.
+    own = batch_shapes((arguments.mask, arguments.visits))
+    visit_all = arguments.mask is None or tiles.is_one or (shards > 1 and own != [])
+    own_tiles = any(own) and not visit_all
     at_once = max(1, SIZES[platform][-1] // prod(tiles.sizes))
     at_once = max(at_once, num_heads) if tiles.is_one else at_once
     kv_heads = cut(num_kv_heads, at_once * num_kv_heads // num_heads, shards)
@@ -163,8 +168,6 @@ def layout_of(arguments: Arguments, platform: str) -> Layout:
     for size in reversed(arguments.batch):
         examples.append(cut(size, max(1, at_once), shards))
         at_once = at_once // size if examples[-1].steps == 1 else 1
-    # Devices that skip different tiles would have to agree on them.
-    visit_all = arguments.mask is None or tiles.is_one or (own_tiles and shards > 1)
     return Layout(tiles, kv_heads, tuple(reversed(examples)), visit_all)
 
 

@@ -97,8 +97,8 @@ class Sums:
     """
 
     largest: Array = array_field("NT")
-    total: Array = array_field("NT")
-    weighted: Array = array_field("TNh")
+    total: Array | None = array_field("NT")
+    weighted: Array | None = array_field("TNh")
 
     def with_heads_last(self) -> "Sums":
         """Return the sums of an example with `weighted` `[T, N, Hv]` in place of `[N, T, Hv]`."""
@@ -154,7 +154,7 @@ def online_softmax(
 
 
 def sums_over_tiles(
-    tiles: Tiles, visits: Visits | None, one: Arguments, found: Sums
+    tiles: Tiles, visits: Visits | None, one: Arguments, known: Sums
 ) -> tuple[Array, Array]:
     """Return `total` and `weighted` of one head as plain sums over tiles, for their derivatives.
 
@@ -162,9 +162,9 @@ def sums_over_tiles(
         tiles: sizes.
         visits: the tiles to visit; None for all.
         one: arguments of one head.
-        found: with the largest score of each query, which is constant.
+        known: the largest score of each query, which is constant, and no sums.
     """
-    largest = jax.lax.stop_gradient(found.largest)
+    largest = jax.lax.stop_gradient(known.largest)
     one, length = _in_whole_tiles(tiles, one), one.query.shape[0]
     largest = jnp.pad(largest, (0, one.query.shape[0] - length)).reshape(tiles.shape[0], -1)
 
@@ -295,11 +295,23 @@ def _add_tile(tile: Head, sums: Sums) -> Sums:
 
 
 def _no_keys(one: Head) -> Sums:
-    """Return the sums over no keys, varying over the same axes of a mesh as the arguments."""
-    shape, dtype = one.query.shape[:1], one.dtype
-    smallest = jnp.full(shape, jnp.finfo(dtype).min, dtype)
-    zeros = jnp.zeros(shape, dtype), jnp.zeros((*shape, one.value.shape[-2]), dtype)
-    return Sums(*varying_alike([smallest, *zeros, *jax.tree.leaves(one)])[:3])
+    """Return the sums of a head over no keys."""
+    queries = one.query.shape[:1]
+    return no_keys(one, queries, (*queries, one.value.shape[-2]))
+
+
+def no_keys(arguments: Arguments, rows: tuple[int, ...], weighted: tuple[int, ...]) -> Sums:
+    """Return the sums over no keys, varying over the same axes of a mesh as the arguments.
+
+    Args:
+        arguments: of a head, or of all.
+        rows: shape of `largest` and `total`.
+        weighted: shape of `weighted`.
+    """
+    dtype = arguments.dtype
+    smallest = jnp.full(rows, jnp.finfo(dtype).min, dtype)
+    zeros = jnp.zeros(rows, dtype), jnp.zeros(weighted, dtype)
+    return Sums(*varying_alike([smallest, *zeros, *jax.tree.leaves(arguments)])[:3])
 
 
 def _in_whole_tiles(tiles: Tiles, one: Arguments) -> Head:

@@ -18,7 +18,6 @@ from attention.primitives.masks import (
     Mask,
     Positions,
     PositionTiles,
-    TileBounds,
     check_extent,
     to_int32,
 )
@@ -139,18 +138,8 @@ class BlockMask(Mask):
     def _allows(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
         return self.mask(query_position, key_position)
 
-    def tile_bounds(self, query: PositionTiles, key: PositionTiles) -> TileBounds:
-        """As `Mask.tile_bounds`."""
-        return self.mask.tile_bounds(query, key)
-
-    def __and__(self, other: Mask) -> Mask:
-        return self._alone() & other
-
-    def __or__(self, other: Mask) -> Mask:
-        return self._alone() | other
-
-    def _alone(self) -> Mask:
-        """Return the mask without tiles, to compose it with others."""
+    def as_operand(self) -> Mask:
+        """Return the mask without its tiles, which are not those of the expression."""
         if self.positions is not None:
             raise ValueError(
                 "compose masks before block_mask, as in block_mask(mask & other, T, "

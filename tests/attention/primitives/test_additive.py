@@ -221,3 +221,9 @@ def test_shapes_that_do_not_fit(change, sentence):
     given = dict(zip(("query", "key", "value", "vector"), INPUTS, strict=True))
     with pytest.raises(ValueError, match=sentence):
         additive_attention(**(given | change))
+
+
+@pytest.mark.parametrize("option", ["scale", "tile_sizes", "implementation"])
+def test_options_without_a_meaning_raise(option):
+    with pytest.raises(TypeError, match=option):
+        additive_attention(*INPUTS, **{option: None})

@@ -288,5 +288,7 @@ def test_a_block_mask_composes_as_its_mask():
         expected = masks.picture(masks.window(2), 6)
         assert masks.picture(composed, 6) == expected
     placed = block_mask(masks.causal(), 6, positions=(np.arange(6), np.arange(6)))
-    with pytest.raises(ValueError, match="compose masks before block_mask"):
-        placed & masks.window(2)
+    window = masks.window(2)
+    for compose in (lambda: placed & window, lambda: window & placed, lambda: ~placed):
+        with pytest.raises(ValueError, match="compose masks before block_mask"):
+            compose()
