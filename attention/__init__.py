@@ -41,10 +41,8 @@ from attention.primitives.positions import (
 from attention.primitives.ring import ring_attend
 from attention.primitives.scores import Score
 from attention.primitives.sharded_attention import ShardedAttention, zigzag
-from attention.primitives.visits import BlockMask, block_mask
 
 __all__ = [
-    "BlockMask",
     "Cache",
     "Dropout",
     "Mask",
@@ -52,7 +50,6 @@ __all__ = [
     "ShardedAttention",
     "additive_attention",
     "attend",
-    "block_mask",
     "dot_product_attention",
     "empty_cache",
     "explain",

@@ -207,7 +207,6 @@ class SelfAttention(Attention):
         """
         cache, positions, mask = context.cache, context.positions, context.mask
         num_tokens = inputs.shape[-2]
-        sizes = *inputs.shape[:-1], num_tokens
         pairs = None if positions is None else (positions, positions)
         query = self._queries(inputs, context)
         key, value = self._keys_and_values(inputs, context)
@@ -223,10 +222,10 @@ class SelfAttention(Attention):
             if positions is not None:  # which may be others than those that lengths count
                 pairs = positions, jnp.where(context.valid(num_tokens), positions, EMPTY_SLOT)
                 valid = masks.full()  # every position but EMPTY_SLOT
-            mask = and_mask(valid, mask, sizes, pairs)
+            mask = and_mask(valid, mask)
         if self.window is not None:
             window = masks.window(self.window - 1, self.window - 1)
-            mask = and_mask(window, mask, sizes, pairs)
+            mask = and_mask(window, mask)
         if self.rotary is not None:
             counted = jnp.arange(num_tokens) if positions is None else positions
             query, key = self.rotary(query, counted), self.rotary(key, counted)

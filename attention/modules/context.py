@@ -1,7 +1,7 @@
 """Arguments and results that every layer of every stack has in common."""
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -34,8 +34,7 @@ class Context:
     """Arguments that a stack passes to every sublayer beside its inputs `[..., T, D]`.
 
     Attributes:
-        mask: of self-attention, as in `attention.attend`; a decoder has added the causal mask. A
-            `block_mask` saves each layer the search for tiles, unless it has a window or lengths.
+        mask: of self-attention, as in `attention.attend`; a decoder has added the causal mask.
             Beside a cache, a bool array has no axis of heads and a row and a column for each
             position, also of the tokens in the cache.
         score: score functions of the self-attention of every layer, such as ALiBi.
@@ -207,34 +206,16 @@ def check_score(score: object) -> None:
         raise TypeError(f"score must be a function that returns a score function, got a {name}")
 
 
-def and_mask(
-    mask: Mask,
-    other: Mask | Array | None,
-    sizes: Sequence[int],
-    positions: tuple[Array, Array] | None = None,
-) -> Mask | Array:
-    """AND a mask with another one; with a bool array by rows and columns, a bool array.
-
-    The result is a predicate where the rows and columns are positions and the same for all heads.
+def and_mask(mask: Mask, other: Mask | Array | None) -> Mask:
+    """AND a mask with another one, or with a bool array indexed by query and key.
 
     Args:
         mask: a predicate on positions.
         other: as `mask` in `attention.attend`, or None.
-        sizes: the batch axes, T and S.
-        positions: as in `attention.attend`.
     """
     if other is None:
         return mask
-    if isinstance(other, Mask):
-        return mask & other
-    array = masks.checked_array(other)
-    per_head = array.ndim > len(sizes)
-    if positions is None and not per_head:  # rows and columns are positions
-        return mask & masks.from_array(jnp.broadcast_to(array, (*array.shape[:-2], *sizes[-2:])))
-    positions = positions or tuple(map(jnp.arange, sizes[-2:]))
-    pairs = masks.to_array(mask, *positions)
-    array, pairs = jnp.broadcast_arrays(array, pairs[..., None, :, :] if per_head else pairs)
-    return array & pairs
+    return mask & (other if isinstance(other, Mask) else masks.pair_mask(other))
 
 
 def cached_mask(mask: Mask | Array | None) -> Mask | None:

@@ -184,8 +184,7 @@ class EncoderDecoder(nnx.Module):
             **options,
         )
         if source_lengths is not None:
-            sizes = *target.shape, encoded.features.shape[-2]
-            encoder_mask = and_mask(masks.lengths(source_lengths), encoder_mask, sizes)
+            encoder_mask = and_mask(masks.lengths(source_lengths), encoder_mask)
         output = self.decode(
             target,
             encoded.features,

@@ -180,10 +180,7 @@ class Decoder(Encoder):
         if cache is not None:
             context = replace(context, mask=cached_mask(context.mask))
         if self.causal:
-            sizes, positions = (*inputs.shape[:-1], num_tokens), context.positions
-            pairs = None if positions is None else (positions, positions)
-            mask = and_mask(masks.causal(), context.mask, sizes, pairs)
-            context = replace(context, mask=mask)
+            context = replace(context, mask=and_mask(masks.causal(), context.mask))
         elif cache is not None and context.mask is None:
             # Self-attention with a cache and without a mask would be causal.
             context = replace(context, mask=masks.full())

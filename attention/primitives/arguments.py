@@ -14,11 +14,12 @@ from attention.primitives.cache import CacheView
 from attention.primitives.choice import one_of
 from attention.primitives.dropout import Dropout, key_words
 from attention.primitives.masks import (
+    FromArray,
     Mask,
     PairMask,
     causal,
-    check_extent,
-    checked_array,
+    leaves_of,
+    pair_mask,
     to_int32,
 )
 from attention.primitives.numerics import score_dtype
@@ -30,7 +31,6 @@ from attention.primitives.pytree_dataclass import (
 )
 from attention.primitives.scores import AttentionSinks, Score, bias_array
 from attention.primitives.vectorize import check_broadcasts, to_batch
-from attention.primitives.visits import BlockMask, Visits, check_tile_sizes
 
 RETURNING = ("weights", "logsumexp", "largest_score")
 PRECISIONS = ("default", "high", "highest")
@@ -45,7 +45,6 @@ class Arguments:
         key: `[..., S, K, H]`.
         value: `[..., S, K, Hv]`.
         mask: a predicate on positions, or None.
-        visits: the tiles of a `BlockMask`, or None.
         scores: applied in this order; the arrays that they use are fields, of these heads alone.
         sinks: added to the softmax denominator.
         query_positions: int32 `[T]` or `[..., T]`.
@@ -65,7 +64,6 @@ class Arguments:
     key: Array = array_field("SKh")
     value: Array = array_field("SKh")
     mask: Mask | None
-    visits: Visits | None
     scores: tuple[Score, ...]
     sinks: tuple[AttentionSinks, ...]
     query_positions: Array = array_field("T")
@@ -124,7 +122,7 @@ def check_arguments(
         TypeError: an argument of another type.
         ValueError: shapes that do not fit, unknown names.
     """
-    nonfinite_keys = visits = None
+    nonfinite_keys = None
     if isinstance(key, CacheView):
         if value is not None or positions is not None:
             raise ValueError("a CacheView contains the value and the positions: pass neither")
@@ -142,25 +140,15 @@ def check_arguments(
     precision = "highest" if precision is None else str(precision).lower()
     if precision not in PRECISIONS:
         one_of("precision", precision, PRECISIONS)
-    if tile_sizes is not None:
-        check_tile_sizes(tile_sizes)
-
-    if isinstance(mask, BlockMask):
-        if positions is not None:
-            raise ValueError("pass positions to block_mask, not to attend: they decide its tiles")
-        mask.check(*sizes, tile_sizes)
-        positions, visits, tile_sizes = mask.positions, mask.visits, mask.tile_sizes
-        mask = mask.mask
-    elif mask is not None and not isinstance(mask, Mask):
-        mask = PairMask(_check_mask_array(mask, batch, num_heads, sizes))
+    _check_tile_sizes(tile_sizes)
+    if mask is not None and not isinstance(mask, Mask):
+        mask = pair_mask(mask)
     if is_causal:
-        mask, visits = causal() if mask is None else causal() & mask, None
+        mask = causal() if mask is None else causal() & mask
     counted = positions is None
     query_positions, key_positions = _check_positions(positions, batch, *sizes)
     if mask is not None:
-        for axes in batch_shapes(mask):
-            check_broadcasts("mask", axes, batch)
-        check_extent(mask, sizes, counted=counted)
+        _check_mask(mask, batch, (num_heads, *sizes), counted)
     dtype = score_dtype(query, key, value)
     score = _as_tuple(score) if bias is None else (bias_array(bias), *_as_tuple(score))
     _check_scores(score, batch, (None if heads is not None else num_heads, *sizes), counted)
@@ -174,7 +162,6 @@ def check_arguments(
         key=key,
         value=value,
         mask=mask,
-        visits=visits,
         scores=tuple(part for part in score if not isinstance(part, AttentionSinks)),
         sinks=tuple(part for part in score if isinstance(part, AttentionSinks)),
         query_positions=query_positions,
@@ -262,29 +249,41 @@ def check_names(argument: str, given: Collection[str], known: Sequence[str]) -> 
             one_of(f"each name in {argument}", name, known)
 
 
-def _check_mask_array(
-    given: ArrayLike, batch: Sequence[int], num_heads: int, sizes: tuple[int, int]
-) -> Array:
-    array = checked_array(given)
-    per_head = array.ndim == len(batch) + 3
-    expanded = array if per_head else jnp.expand_dims(array, -3)
-    named = zip(
-        ("heads (N)", "queries (T)", "keys (S)"),
-        expanded.shape[-3:],
-        (num_heads, *sizes),
-        strict=True,
-    )
-    for axis, ours, theirs in named:
-        if ours not in (1, theirs):
-            raise ValueError(f"the mask describes {ours} {axis}, but there are {theirs}")
-    leading = expanded.shape[:-3]
-    if leading == (num_heads,) != tuple(batch) and num_heads > 1:
-        raise ValueError(
-            f"a mask of shape {array.shape} has the axes [batch, T, S]; for a mask per head, which "
-            "has the axes [..., N, T, S], pass mask[None]"
-        )
-    check_broadcasts("mask", leading, batch)
-    return expanded
+def _check_mask(
+    mask: Mask, batch: Sequence[int], sizes: tuple[int, int, int], counted: bool
+) -> None:
+    num_queries, num_keys = sizes[1:]
+    for leaf in leaves_of(mask):
+        is_array = isinstance(leaf, FromArray | PairMask)
+        if is_array and batch and leaf.array.ndim == 3 and leaf.array.shape[0] > 1:
+            raise ValueError(
+                f"a mask array of shape {leaf.array.shape} beside the batch axes {tuple(batch)}: "
+                "write array[:, None] for a mask of each example, [B, 1, T, S], and array[None] "
+                "for a mask of each head, [1, N, T, S]"
+            )
+        _check_fits("mask", leaf, batch, sizes, counted or isinstance(leaf, PairMask))
+        if leaf.compares_positions and counted and num_queries != num_keys:
+            raise ValueError(
+                f"{num_queries} queries and {num_keys} keys do not determine the positions of the "
+                "queries among the keys, which this mask compares: pass "
+                "positions=(query_positions, key_positions)"
+            )
+
+
+def _check_fits(
+    name: str,
+    part: Mask | Score,
+    batch: Sequence[int],
+    sizes: tuple[int | None, int, int],
+    by_index: bool,
+) -> None:
+    """Check the arrays of a mask or score; those of positions only if these are indices."""
+    for axes in batch_shapes(part):
+        check_broadcasts(name, axes, batch)
+    axes = ("heads (N)", "queries (T)", "keys (S)")
+    for axis, ours, theirs in zip(axes, part.extent(), sizes, strict=True):
+        if None not in (ours, theirs) and ours != theirs and (by_index or axis == axes[0]):
+            raise ValueError(f"the {name} describes {ours} {axis}, but there are {theirs}")
 
 
 def _check_positions(
@@ -344,12 +343,7 @@ def _check_scores(
             )
             kind = type(part).__name__
             raise TypeError(f"score takes a scores.Score or a tuple of them, got {kind}: {hint}")
-        axes = ("heads (N)", "queries (T)", "keys (S)")
-        for axis, ours, theirs in zip(axes, part.extent(), sizes, strict=True):
-            if None not in (ours, theirs) and ours != theirs and (counted or axis == axes[0]):
-                raise ValueError(f"a score describes {ours} {axis}, but there are {theirs}")
-        for axes in batch_shapes(part):
-            check_broadcasts("score", axes, batch)
+        _check_fits("score", part, batch, sizes, counted)
 
 
 def _check_dropout(dropout: Dropout | None, batch: Sequence[int]) -> Dropout | None:
@@ -366,3 +360,14 @@ def _check_dropout(dropout: Dropout | None, batch: Sequence[int]) -> Dropout | N
         raise TypeError(f"dropout rng must be a jax.random.key, got uint32 of shape {words.shape}")
     check_broadcasts("dropout.rng", words.shape[:-1], batch)
     return replace(dropout, rng=words)
+
+
+def _check_tile_sizes(tile_sizes: tuple[int, int] | None) -> None:
+    if tile_sizes is not None and not (
+        isinstance(tile_sizes, tuple | list)
+        and len(tile_sizes) == 2
+        and all(isinstance(size, int) and size >= 1 for size in tile_sizes)
+    ):
+        raise ValueError(
+            f"tile_sizes must be (queries, keys), two integers of at least 1, got {tile_sizes}"
+        )

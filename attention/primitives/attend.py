@@ -98,11 +98,11 @@ def attend(
             `Cache.extend` returns, which contains the values, the positions and the keys to mask.
         value: `[..., S, K, Hv]`.
         mask: which keys each query attends to: a mask of `attention.masks`, a predicate on
-            positions, or the `block_mask` of one; or a bool array `[..., T, S]`, or
-            `[..., N, T, S]` with as many axes as the weights (row = query, column = key, True =
-            may attend; T, S and N may be 1). A mask whose arrays have batch axes lets each example
-            skip its own tiles; under `jax.vmap`, and on a mesh with Auto axes, all tiles are
-            computed instead.
+            positions; or a bool array (True = may attend) `[T, S]`, or with as many axes as the
+            weights, `[..., N, T, S]`, where each size may be 1, indexed by query and key and not by
+            `positions`. A padding array `[B, S]` is `array[:, None, None, :]`. A mask whose arrays
+            have batch axes lets each example skip its own tiles; under `jax.vmap`, and on a mesh
+            with Auto axes, all tiles are computed instead.
         is_causal: whether to mask keys after the query, as `mask & masks.causal()`.
         bias: added to the scaled products before score functions, as `scores.bias_array(bias)`.
         score: score functions of `attention.scores`, applied to the scaled products in this order,
@@ -305,9 +305,7 @@ IMPLEMENTATIONS = (
     Implementation(
         "reference",
         lambda arguments, _: (
-            None
-            if arguments.tile_sizes is None or arguments.visits is not None
-            else "it has no tiles, and tile_sizes was given"
+            None if arguments.tile_sizes is None else "it has no tiles, and tile_sizes was given"
         ),
         attend_by_definition,
         lambda arguments, platform: (

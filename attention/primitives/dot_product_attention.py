@@ -102,7 +102,7 @@ def dot_product_attention(
     if local_window_size is not None:
         reach = local_window_size
         predicates.append(masks.window(*((reach, reach) if isinstance(reach, int) else reach)))
-    if predicates and mask is None and num_queries != num_keys:
+    if predicates and num_queries != num_keys:
         positions = tuple(np.arange(*size, dtype=np.int32) for size in (num_queries, num_keys))
     if key_value_seq_lengths is not None:
         lengths = _broadcastable("key_value_seq_lengths [...]", key_value_seq_lengths, batch)
@@ -110,7 +110,6 @@ def dot_product_attention(
     if query_seq_lengths is not None:
         lengths = _broadcastable("query_seq_lengths [...]", query_seq_lengths, batch)
         predicates.append(masks.lengths(*num_keys, query_lengths=lengths))
-    allowed = reduce(and_, predicates) if predicates else None
     if mask is not None:
         mask = _broadcastable("mask [..., N, T, S]", mask, weights)
         if mask.dtype != bool and deterministic is None:
@@ -118,11 +117,7 @@ def dot_product_attention(
                 f"mask must be bool (True = may attend), got {mask.dtype}: pass bias=array to add "
                 "it to the scores, or mask=array.astype(bool) if it contains 1 and 0"
             )
-        mask = mask.astype(bool)
-        if allowed is not None:
-            dense = masks.to_array(allowed, *num_queries, *num_keys)[..., None, :, :]
-            mask = mask & _broadcastable("mask of positions", dense, weights)
-        allowed = mask
+        predicates.append(masks.pair_mask(mask.astype(bool)))
     if bias is not None:
         bias = _broadcastable("bias [..., N, T, S]", bias, weights)
     dropout = None
@@ -138,7 +133,7 @@ def dot_product_attention(
         query,
         key,
         value,
-        mask=allowed,
+        mask=reduce(and_, predicates) if predicates else None,
         bias=bias,
         positions=positions,
         scale=scale,

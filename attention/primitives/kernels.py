@@ -24,7 +24,6 @@ from attention.primitives.arguments import Arguments
 from attention.primitives.first_order import first_order
 from attention.primitives.masks import (
     And,
-    Causal,
     Lengths,
     Mask,
     QueryLengths,
@@ -77,7 +76,7 @@ def refusal(arguments: Arguments, platform: str, name: str = "tokamax") -> str |
     given = {
         "dropout": arguments.dropout is not None,
         "attention sinks": arguments.sinks,
-        "tile sizes": arguments.tile_sizes is not None and arguments.visits is None,
+        "tile sizes": arguments.tile_sizes is not None,
     } | dict.fromkeys(arguments.returning, True)
     lacking = [option for option, value in given.items() if value]
     return f"it has no {', '.join(lacking)}" if lacking else None
@@ -134,7 +133,7 @@ def attend_by_tokamax(
     if len(biases) < len(arguments.scores):
         options["logits_soft_cap"] = arguments.scores[-1].limit
     # Residuals of the gradient contain the mask itself, not a dense array.
-    without = dict.fromkeys(("query", "key", "value", "scale", "visits", "nonfinite_keys"))
+    without = dict.fromkeys(("query", "key", "value", "scale", "nonfinite_keys"))
     constants = replace(arguments, scores=(), **without), nonfinite_queries, nonfinite_keys
 
     def function(inputs: Tree, constants: Tree) -> Array:
@@ -240,7 +239,6 @@ def _translated(pairs: Arguments, batch: tuple[int, ...], num_keys: int) -> dict
     anyway. So is a window together with lengths, which can mask all keys of a query.
     """
     leaves = [] if pairs.mask is None else _conjuncts(pairs.mask)
-    leaves = [Window(None, 0) if isinstance(leaf, Causal) else leaf for leaf in leaves]
     lengths = [leaf.lengths for leaf in leaves if isinstance(leaf, Lengths)]
     bands = [(leaf.before, leaf.after) for leaf in leaves if isinstance(leaf, Window)]
     before, after = ([band[n] for band in bands if band[n] is not None] for n in (0, 1))

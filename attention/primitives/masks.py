@@ -98,9 +98,9 @@ class Mask:
         start, stop = self.key_range(jnp.asarray(query_position, jnp.int32))
         return (key_position >= start) & (key_position < stop)
 
-    def extent(self) -> tuple[int | None, int | None]:
-        """Return the numbers of query and key positions that it describes; None = any number."""
-        return None, None
+    def extent(self) -> tuple[int | None, int | None, int | None]:
+        """Return the numbers of heads, queries and keys that it describes; None = any number."""
+        return None, None, None
 
     def key_range(self, query_position: Array) -> tuple[Array, Array] | None:
         """Return the visible keys of each query as an interval `[start, stop)` of positions.
@@ -117,10 +117,6 @@ class Mask:
         """
         return None
 
-    def as_operand(self) -> "Mask":
-        """Return the mask that an expression of masks contains in its place."""
-        return self
-
     def by_index(self, positions: tuple[Array, Array] | None) -> "Mask":
         """Return it with its arrays of pairs indexed by query and key, not by their positions.
 
@@ -128,7 +124,7 @@ class Mask:
             positions: of the queries `[T]` and keys `[S]`; None if both count from 0.
         """
         parts = {part.name: getattr(self, part.name) for part in fields(self)}
-        parts = {name: each.by_index(positions) for name, each in parts.items() if _is_mask(each)}
+        parts = {k: x.by_index(positions) for k, x in parts.items() if isinstance(x, Mask)}
         return replace(self, **parts) if parts else self
 
     def tile_bounds(self, query: PositionTiles, key: PositionTiles) -> TileBounds:
@@ -160,42 +156,31 @@ class Mask:
         Raises:
             ValueError: `cu_seqlens` of other keys than queries, and a mask that compares positions.
         """
-        return _both(_operand(self), _operand(other))
+        return _both(self, _operand(other))
 
     def __rand__(self, other: ArrayLike) -> "Mask":
         """Return the mask that allows what a bool array and this mask allow."""
-        return _both(_operand(other), _operand(self))
+        return _both(_operand(other), self)
 
     def __or__(self, other: "Mask | ArrayLike") -> "Mask":
         """Return the mask that allows what either allows; as `&` for a bool array."""
-        return Or(_operand(self), _operand(other))
+        return Or(self, _operand(other))
 
     def __ror__(self, other: ArrayLike) -> "Mask":
         """Return the mask that allows what a bool array or this mask allows."""
-        return Or(_operand(other), _operand(self))
+        return Or(_operand(other), self)
 
     def __invert__(self) -> "Mask":
         """Return the mask that allows what this one forbids."""
-        return Not(_operand(self))
+        return Not(self)
 
     def __bool__(self) -> bool:
         """Refuse `and`, `or` and `not`, which would lose one of the two masks."""
         raise TypeError("a mask is neither true nor false: compose masks with &, | and ~")
 
 
-def _is_mask(part: object) -> bool:
-    return isinstance(part, Mask)
-
-
 def _operand(other: Mask | ArrayLike) -> Mask:
-    if isinstance(other, np.ndarray | jax.Array):
-        return from_array(other)
-    if not isinstance(other, Mask):
-        raise TypeError(
-            f"a mask composes with masks and bool arrays, not with {type(other).__name__}: compose "
-            "masks before block_mask"
-        )
-    return other.as_operand()
+    return other if isinstance(other, Mask) else from_array(other)
 
 
 def _both(left: Mask, right: Mask) -> Mask:
@@ -221,15 +206,7 @@ def full() -> Mask:
     1 1 1 1 1 1
     1 1 1 1 1 1
     """
-    return Full()
-
-
-@pytree_dataclass
-class Full(Mask):
-    """The mask that `full` makes."""
-
-    def key_range(self, query_position: Array) -> tuple[Array, Array]:
-        return jnp.full_like(query_position, INT32.min), jnp.full_like(query_position, INT32.max)
+    return Window(None, None)
 
 
 def causal() -> Mask:
@@ -243,24 +220,7 @@ def causal() -> Mask:
     1 1 1 1 1 0
     1 1 1 1 1 1
     """
-    return Causal()
-
-
-@pytree_dataclass
-class Causal(Mask):
-    """The mask that `causal` makes."""
-
-    compares_positions = True
-
-    def _allows(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
-        return jnp.less_equal(key_position, query_position)
-
-    def key_range(self, query_position: Array) -> tuple[Array, Array]:
-        return jnp.full_like(query_position, INT32.min), query_position + 1
-
-    def tile_bounds(self, query: PositionTiles, key: PositionTiles) -> TileBounds:
-        some = key.low[None, :] <= query.high[:, None]
-        return TileBounds(some, key.high[None, :] <= query.low[:, None])
+    return Window(None, 0)
 
 
 def window(before: int | None, after: int | None = 0) -> Mask:
@@ -283,11 +243,19 @@ def window(before: int | None, after: int | None = 0) -> Mask:
 
 @pytree_dataclass
 class Window(Mask):
-    """The mask that `window` makes."""
+    """The mask that `window`, `causal` and `full` make."""
 
     before: int | None = static()
     after: int | None = static()
-    compares_positions = True
+
+    @property
+    def compares_positions(self) -> bool:
+        return (self.before, self.after) != (None, None)
+
+    def _allows(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
+        start, stop = self.key_range(jnp.asarray(query_position, jnp.int32))
+        allowed = jnp.less(key_position, stop)
+        return allowed if self.before is None else allowed & (start <= key_position)
 
     def key_range(self, query_position: Array) -> tuple[Array, Array]:
         start, stop = (jnp.full_like(query_position, end) for end in (INT32.min, INT32.max))
@@ -395,7 +363,7 @@ class Segments(Mask):
         return same & known & _within(key_position, self.key_segments.shape[-1])
 
     def tile_bounds(self, query: PositionTiles, key: PositionTiles) -> TileBounds:
-        num_queries, num_keys = self.extent()
+        _, num_queries, num_keys = self.extent()
         ours = PositionTiles.of(_at(self.query_segments, query.positions))
         theirs = PositionTiles.of(_at(self.key_segments, key.positions))
         low = jnp.maximum(ours.low[:, None], theirs.low[None, :])
@@ -407,8 +375,8 @@ class Segments(Mask):
         columns = _within(key.low, num_keys) & _within(key.high, num_keys)
         return TileBounds(low <= high, one & rows[:, None] & columns[None, :])
 
-    def extent(self) -> tuple[int, int]:
-        return self.query_segments.shape[-1], self.key_segments.shape[-1]
+    def extent(self) -> tuple[None, int, int]:
+        return None, self.query_segments.shape[-1], self.key_segments.shape[-1]
 
 
 def cu_seqlens(
@@ -548,7 +516,8 @@ def from_array(array: ArrayLike) -> Mask:
     Positions outside the array are masked.
 
     Args:
-        array: bool `[..., T, S]`.
+        array: bool `[T, S]`, or with as many axes as the weights of `attend`, `[..., N, T, S]`,
+            where each size may be 1.
 
     >>> array = jnp.zeros((6, 6), bool).at[jnp.array([1, 4]), jnp.array([5, 0])].set(True)
     >>> print(picture(from_array(array), 6))
@@ -559,7 +528,7 @@ def from_array(array: ArrayLike) -> Mask:
     1 0 0 0 0 0
     0 0 0 0 0 0
     """
-    return FromArray(jnp.expand_dims(checked_array(array), -3))
+    return FromArray(_bool_array(array))
 
 
 @pytree_dataclass
@@ -575,8 +544,8 @@ class FromArray(Mask):
             known &= _within(position, size) if size > 1 else True
         return _at(array, *at) & known
 
-    def extent(self) -> tuple[int | None, int | None]:
-        return tuple(size if size > 1 else None for size in self.array.shape[-2:])
+    def extent(self) -> tuple[int | None, int | None, int | None]:
+        return tuple(size if size > 1 else None for size in self.array.shape[-3:])
 
     def by_index(self, positions: tuple[Array, Array] | None) -> Mask:
         array = self.array
@@ -587,14 +556,22 @@ class FromArray(Mask):
         return PairMask(array)
 
 
+def pair_mask(array: ArrayLike) -> Mask:
+    """Allow the pairs where a bool array at [query, key], by index, is True; as `from_array`."""
+    return PairMask(_bool_array(array))
+
+
 @pytree_dataclass
 class PairMask(Mask):
-    """Allows the pairs where a bool array at [query, key], by index, is True."""
+    """The mask that `pair_mask` makes."""
 
     array: Array = array_field("NTS")
 
     def _allows(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
         return self.array[0]
+
+    def extent(self) -> tuple[int | None, int | None, int | None]:
+        return tuple(size if size > 1 else None for size in self.array.shape[-3:])
 
     def tile_bounds(self, query: PositionTiles, key: PositionTiles) -> TileBounds:
         some, every = self.array.any(axis=0), self.array.all(axis=0)
@@ -752,26 +729,6 @@ def leaves_of(mask: Mask) -> Iterator[Mask]:
         yield mask
 
 
-def check_extent(mask: Mask, sizes: tuple[int, int], *, counted: bool) -> None:
-    """Check a mask for T queries and S keys, whose positions may count from 0.
-
-    Raises:
-        ValueError: a mask of another size, or one that compares positions if T and S differ.
-    """
-    for leaf in leaves_of(mask) if counted else ():
-        for axis, ours, theirs in zip(
-            ("queries (T)", "keys (S)"), leaf.extent(), sizes, strict=True
-        ):
-            if ours not in (None, theirs):
-                raise ValueError(f"the mask describes {ours} {axis}, but there are {theirs}")
-        if leaf.compares_positions and sizes[0] != sizes[1]:
-            raise ValueError(
-                f"{sizes[0]} queries and {sizes[1]} keys do not determine the positions of the "
-                "queries among the keys, which this mask compares: pass "
-                "positions=(query_positions, key_positions)"
-            )
-
-
 def has_heads(mask: Mask) -> bool:
     """Return whether the mask of one head may differ from that of another."""
     arrays = arrays_of(mask)
@@ -829,8 +786,8 @@ def picture(mask: Mask, num_queries: int, num_keys: int | None = None) -> str:
     return "\n".join(" ".join(str(int(pair)) for pair in row) for row in pairs.tolist())
 
 
-def checked_array(array: ArrayLike) -> Array:
-    """Return the mask as a bool array of at least two axes.
+def _bool_array(array: ArrayLike) -> Array:
+    """Return the array of a mask with at least three axes `[N, T, S]`.
 
     Raises:
         TypeError: not bool.
@@ -851,8 +808,11 @@ def checked_array(array: ArrayLike) -> Array:
             "it contains 1 and 0"
         )
     if array.ndim < 2:
-        raise ValueError(f"a mask array has the axes [..., T, S], got shape {array.shape}")
-    return array
+        raise ValueError(
+            "a mask array has the axes [T, S], or those of the weights, [..., N, T, S], got shape "
+            f"{array.shape}"
+        )
+    return array[None] if array.ndim == 2 else array
 
 
 def to_int32(name: str, given: ArrayLike, rank: int) -> Array:

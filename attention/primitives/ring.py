@@ -85,7 +85,7 @@ def attend_in_ring(arguments: Arguments, axis_name: AxisName, platform: str) -> 
         if name not in RETURNING:
             known = " and ".join(RETURNING)
             raise ValueError(f"ring attention returns {known}, not {name}, which attend returns")
-    whole = replace(arguments, counted=False, visits=None, sinks=(), returning=())
+    whole = replace(arguments, counted=False, sinks=(), returning=())
     leaves, structure = jax.tree.flatten(whole)
     # All arrays vary over the mesh axis, so that JAX sums the gradients of those that do not.
     _, *leaves = varying_alike([jax.lax.axis_index(axis_name), *map(jnp.asarray, leaves)])

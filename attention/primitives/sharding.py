@@ -88,7 +88,7 @@ def map_shards(
     """
     *batch, query_axis, heads = spec
     if query_axis is not None:  # the positions of a shard do not count from 0
-        arguments = replace(arguments, counted=False, visits=None)
+        arguments = replace(arguments, counted=False)
     batch, num_kv_heads, shards = tuple(batch), arguments.key.shape[-2], size_of(mesh.shape, heads)
     if num_kv_heads < shards:  # several devices read the same key/value head
         arguments = _repeat_kv_heads(arguments, shards // num_kv_heads)

@@ -57,13 +57,11 @@ class Layout:
 
     def of_example(self, one: Arguments) -> tuple[Arguments, Visits | None]:
         """Return the arguments of an example, indexed by query and key, and the tiles to visit."""
-        one, visits = replace(one.by_index(), visits=None), one.visits
+        one = one.by_index()
         if self.visit_all:
             return one, None
-        if visits is None:
-            positions = one.query_positions, one.key_positions
-            visits = visits_of(one.mask, *positions, self.tiles.sizes, counted=one.counted)
-        return one, visits
+        positions = one.query_positions, one.key_positions
+        return one, visits_of(one.mask, *positions, self.tiles.sizes, counted=one.counted)
 
 
 @partial(jax.jit, static_argnums=1, inline=True)
@@ -157,7 +155,7 @@ def layout_of(arguments: Arguments, platform: str) -> Layout:
     # Examples may have other tiles than their neighbours if the mask has arrays for each of them.
     # If devices may share the batch, they would have to agree on the tiles to skip, and a vmap may
     # map over any array of the mask: then all tiles are visited.
-    own = batch_shapes((arguments.mask, arguments.visits))
+    own = batch_shapes(arguments.mask)
     visit_all = arguments.mask is None or tiles.is_one or (shards > 1 and own != [])
     own_tiles = any(own) and not visit_all
     at_once = max(1, SIZES[platform][-1] // prod(tiles.sizes))
