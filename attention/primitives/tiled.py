@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from attention.primitives.arguments import Arguments
+from attention.primitives.dot_product import attend_by_definition
 from attention.primitives.masks import Mask
 from attention.primitives.numerics import share_with_sinks
 from attention.primitives.pytree_dataclass import arrays_of, batch_shapes, map_arrays
@@ -24,7 +25,6 @@ from attention.primitives.tiled_head import (
     online_softmax,
     sums_of_one_tile,
     sums_over_tiles,
-    weights_of_head,
 )
 from attention.primitives.vectorize import Cut, cut, over_batch, over_heads, possible_shards
 from attention.primitives.visits import Visits, most_visits, visits_of
@@ -80,15 +80,15 @@ def attend_in_tiles(arguments: Arguments, platform: str = "cpu") -> dict[str, Ar
     arguments = replace(arguments, mask=mask)
 
     if layout.tiles.is_one:
-        return share_with_sinks(_in_one_tile(layout, arguments), arguments.sinks)
-    found = online_sums(layout, arguments)
-    # Joined here and not in the loops: jax 0.10 would drop the rule of `derive_as` in a scan.
-    others = plain_sums(layout, arguments, found.largest)
-    sums = derive_as((found.total, found.weighted), others)
-    sums = Sums(found.largest, *sums)
-    results = results_of(arguments, sums)
-    if "weights" in arguments.returning:
-        results["weights"] = _weights(layout, arguments, sums)
+        results = _in_one_tile(layout, arguments)
+    else:
+        found = online_sums(layout, arguments)
+        # Joined here and not in the loops: jax 0.10 would drop the rule of `derive_as` in a scan.
+        others = plain_sums(layout, arguments, found.largest)
+        sums = derive_as((found.total, found.weighted), others)
+        results = results_of(arguments, Sums(found.largest, *sums))
+    if "weights" in arguments.returning:  # T·S numbers, so their scores fit memory too
+        results["weights"] = attend_by_definition(replace(arguments, sinks=()))["weights"]
     return share_with_sinks(results, arguments.sinks)
 
 
@@ -98,24 +98,9 @@ def _in_one_tile(layout: Layout, arguments: Arguments) -> dict[str, Array]:
     def example(one: Arguments) -> dict[str, Array]:
         one, _ = layout.of_example(one)
         sums = over_heads(partial(sums_of_one_tile, layout.tiles), (one,), layout.kv_heads)
-        sums = sums.with_heads_last()
-        results = results_of(one, sums)
-        if "weights" in arguments.returning:
-            function = partial(weights_of_head, layout.tiles)
-            results["weights"] = over_heads(function, (one, sums), layout.kv_heads)
-        return results
+        return results_of(one, sums.with_heads_last())
 
     return over_batch(example, (arguments,), arguments.batch, layout.examples, remat=True)
-
-
-def _weights(layout: Layout, arguments: Arguments, sums: Sums) -> Array:
-    """Return all weights `[..., N, T, S]`."""
-
-    def example(one: Arguments, sums: Sums) -> Array:
-        one, _ = layout.of_example(one)
-        return over_heads(partial(weights_of_head, layout.tiles), (one, sums), layout.kv_heads)
-
-    return over_batch(example, (arguments, sums), arguments.batch, layout.examples)
 
 
 def online_sums(layout: Layout, arguments: Arguments, before: Sums | None = None) -> Sums:

@@ -226,26 +226,6 @@ def sums_over_tiles(
     return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:length], sums)
 
 
-def weights_of_head(tiles: Tiles, one: Arguments, sums: Sums) -> Array:
-    """Return all weights `[T, S]` of one head, before dropout."""
-    wide, shape = _in_whole_tiles(tiles, one), (one.query.shape[0], one.key.shape[0])
-    all_keys = jnp.moveaxis(wide.key, 0, 1).reshape(wide.key.shape[1], -1)
-    wide = replace(wide, key=all_keys)
-    sums = _pad(sums, "T", wide.query.shape[0])
-
-    @checkpoint
-    def of_row(given: tuple[Array, list[Array], list[Array]]) -> Array:
-        at_row, here = _with_tiles(wide, "T", given[1]), _with_tiles(sums, "T", given[2])
-        scores = _masked(at_row, _scores(at_row) - here.largest[:, None])
-        total = jnp.where((here.total == 0) | jnp.isnan(here.total), 1, here.total)
-        return _exp(scores) / total[:, None]
-
-    rows = jnp.arange(tiles.shape[0], dtype=jnp.int32)
-    cut = (_tiles_of(tree, "T", tiles.sizes[0]) for tree in (wide, sums))
-    rows = jax.lax.map(of_row, (rows, *cut))
-    return rows.reshape(-1, rows.shape[-1])[: shape[0], : shape[1]]
-
-
 def _scores(tile: Head) -> Array:
     """Return the scores of a tile before the mask."""
     rows, columns = tile.query_positions[:, None], tile.key_positions[None, :]
