@@ -10,7 +10,7 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from attention.primitives.arguments import Arguments
-from attention.primitives.dropout import keep_pairs
+from attention.primitives.dropout import keep_factor
 from attention.primitives.numerics import (
     nan_rows,
     nan_where,
@@ -84,39 +84,16 @@ def multi_head(
     value: Array,
     allowed: ArrayLike = True,
     scale: ArrayLike | None = None,
-    keep: Array | None = None,
-    score: Callable[[Array, Tree], Array] | None = None,
-    heads: Tree | None = None,
-    nonfinite_keys: Array | None = None,
-    precision: str = "highest",
 ) -> tuple[Array, Array, Array]:
     """`scaled_dot_product` over the head axis.
 
-    query [T, N, H], key [S, N, H], value [S, N, Hv]; allowed [T, S] for all heads, or [N, T, S];
-    keep [N, T, S]; nonfinite_keys [S, N]; score maps (scores [T, S], head) to scores, where head is
-    an entry of heads [N], 0 to N - 1 by default, or of each array [N, ...] of a tree. Returns
-    output [T, N, Hv], weights [N, T, S], logsumexp [N, T].
+    query [T, N, H], key [S, N, H], value [S, N, Hv]; allowed [T, S] for all heads, or [N, T, S].
+    Returns output [T, N, Hv], weights [N, T, S], logsumexp [N, T].
     """
-    heads = jnp.arange(query.shape[1]) if heads is None else heads
-
-    def one_head(
-        query: Array,
-        key: Array,
-        value: Array,
-        allowed: ArrayLike,
-        keep: Array | None,
-        nonfinite_keys: Array | None,
-        head: Tree,
-    ) -> tuple[Array, Array, Array]:
-        change = (lambda scores: scores) if score is None else (lambda scores: score(scores, head))
-        keep = 1.0 if keep is None else keep
-        return scaled_dot_product(
-            query, key, value, allowed, scale, keep, change, nonfinite_keys, precision
-        )
-
+    one_head = partial(scaled_dot_product, scale=scale)
     per_head = 0 if jnp.ndim(allowed) == 3 else None
-    each = jax.vmap(one_head, in_axes=(1, 1, 1, per_head, 0, 1, 0), out_axes=(1, 0, 0))
-    return each(query, key, value, allowed, keep, nonfinite_keys, heads)
+    heads = jax.vmap(one_head, in_axes=(1, 1, 1, per_head), out_axes=(1, 0, 0))
+    return heads(query, key, value, allowed)
 
 
 def grouped_query(
@@ -125,52 +102,34 @@ def grouped_query(
     value: Array,
     allowed: ArrayLike = True,
     scale: ArrayLike | None = None,
-    keep: Array | None = None,
-    score: Callable[[Array, Tree], Array] | None = None,
-    heads: Tree | None = None,
-    nonfinite_keys: Array | None = None,
-    precision: str = "highest",
 ) -> tuple[Array, Array, Array]:
     """`multi_head` over the G query heads of each group, with key and value unbatched.
 
     One key/value head is multi-query attention (Shazeer 2019), one per query head is multi-head
     attention; numbers between are grouped-query attention (Ainslie et al. 2023).
 
-    query [T, N, H], key [S, K, H], value [S, K, Hv]; allowed [T, S] or [N, T, S]; keep [N, T, S];
-    score and heads [N] as in `multi_head`; nonfinite_keys [S, K].
-    Returns output [T, N, Hv], weights [N, T, S], logsumexp [N, T].
+    query [T, N, H], key [S, K, H], value [S, K, Hv]; allowed [T, S] or [N, T, S]. Returns output
+    [T, N, Hv], weights [N, T, S], logsumexp [N, T].
     """
-    num_heads, num_kv_heads = query.shape[1], key.shape[1]
-    heads = jnp.arange(num_heads) if heads is None else heads
-    if num_heads == num_kv_heads:  # an axis of groups of one would only cost time
-        return multi_head(
-            query, key, value, allowed, scale, keep, score, heads, nonfinite_keys, precision
-        )
+    num_queries, num_heads, _ = query.shape
+    groups = key.shape[1], num_heads // key.shape[1]  # K, G: query head n reads key head n // G
+    per_head = 0 if jnp.ndim(allowed) == 3 else None
+    if per_head == 0:
+        allowed = jnp.reshape(allowed, (*groups, *allowed.shape[1:]))
 
-    def split(array: Array, axis: int) -> Array:  # N -> K, G: query head n reads key head n // G
-        groups = num_kv_heads, num_heads // num_kv_heads
-        return array.reshape(*array.shape[:axis], *groups, *array.shape[axis + 1 :])
-
-    def merge(array: Array, axis: int) -> Array:
-        return array.reshape(*array.shape[:axis], num_heads, *array.shape[axis + 2 :])
-
-    def one_group(
-        query: Array, allowed: ArrayLike, keep: Array | None, heads: Tree
-    ) -> tuple[Array, Array, Array]:
-        return multi_head(
-            query, key, value, allowed, scale, keep, score, heads, nonfinite_keys, precision
-        )
-
-    per_head = jnp.ndim(allowed) == 3
-    axes = (2, 1 if per_head else None, 1, 1)
-    groups = jax.vmap(one_group, in_axes=axes, out_axes=(2, 1, 1))
-    output, weights, logsumexp = groups(
-        split(query, 1),
-        split(allowed, 0) if per_head else allowed,
-        None if keep is None else split(keep, 0),
-        jax.tree.map(lambda array: split(array, 0), heads),
+    one_query = jax.vmap(  # over G
+        partial(scaled_dot_product, scale=scale),
+        in_axes=(1, None, None, per_head),
+        out_axes=(1, 0, 0),
     )
-    return merge(output, 1), merge(weights, 0), merge(logsumexp, 0)
+    each_group = jax.vmap(one_query, in_axes=(1, 1, 1, per_head), out_axes=(1, 0, 0))
+    query = query.reshape(num_queries, *groups, -1)
+    output, weights, logsumexp = each_group(query, key, value, allowed)
+    return (
+        output.reshape(num_queries, num_heads, -1),
+        weights.reshape(num_heads, *weights.shape[2:]),
+        logsumexp.reshape(num_heads, -1),
+    )
 
 
 @pytree_dataclass
@@ -217,8 +176,7 @@ def attend_one_head(one: Arguments, products: Products | None = None) -> tuple[A
     rows, columns = one.query_positions[:, None], one.key_positions[None, :]
     allowed, keep = True if one.mask is None else one.mask(rows, columns), 1.0
     if one.dropout is not None:
-        rng = one.dropout.rng[:, None, None]
-        keep = keep_pairs(rng, one.dropout.rate, one.heads, rows, columns)
+        keep = keep_factor(one.dropout, one.heads, one.query_positions, one.key_positions)
 
     def score(scores: Array) -> Array:
         for function in one.scores:

@@ -42,39 +42,25 @@ def keep_factor(
 
     Args:
         dropout: rate and key(s) `[...]`.
-        heads: int32 `[N]`, global numbers.
+        heads: int32 `[N]`, global numbers, or one of them.
         query_positions: `[..., T]`.
         key_positions: `[..., S]`.
 
     Returns:
-        float32 `[..., N, T, S]`.
+        float32 `[..., N, T, S]`, or `[..., T, S]` for one head.
     """
-    words = key_words(dropout.rng)
-    return keep_pairs(
-        jnp.moveaxis(words, -1, 0)[..., None, None, None],
-        dropout.rate,
-        heads[:, None, None],
-        query_positions[..., None, :, None],
-        key_positions[..., None, None, :],
-    )
+    of_heads = (1,) * heads.ndim
+    words = jnp.moveaxis(key_words(dropout.rng), -1, 0)
+    words = words.reshape(*words.shape, *of_heads, 1, 1)
+    rows = query_positions.reshape(*query_positions.shape[:-1], *of_heads, -1, 1)
+    columns = key_positions.reshape(*key_positions.shape[:-1], *of_heads, 1, -1)
+    kept = is_kept(words, dropout.rate, heads[..., None, None], rows, columns)
+    return jnp.where(kept, 1 / (1 - dropout.rate), 0.0)
 
 
 def key_words(rng: Array) -> Array:
     """Return the data of random keys, uint32 `[..., words]`, also of keys that are data already."""
     return rng if rng.dtype == jnp.uint32 else jax.random.key_data(rng)
-
-
-def keep_pairs(words: Array, rate: float, head: Array, query: Array, key: Array) -> Array:
-    """Compute `keep_factor` elementwise, for arrays that broadcast.
-
-    Args:
-        words: uint32 `[words, ...]`, the data of a random key.
-        rate: probability of dropping.
-        head: integers.
-        query: query positions.
-        key: key positions.
-    """
-    return jnp.where(is_kept(words, rate, head, query, key), 1 / (1 - rate), 0.0)
 
 
 def is_kept(words: Array, rate: float, *numbers: Array) -> Array:

@@ -27,7 +27,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from attention.primitives.arguments import Arguments
-from attention.primitives.dropout import keep_pairs
+from attention.primitives.dropout import keep_factor
 from attention.primitives.masks import And, PairMask
 from attention.primitives.numerics import (
     nan_where,
@@ -253,9 +253,7 @@ def _exp(exponents: Array) -> Array:
 def _weighted_values(tile: Head, weights: Array) -> Array:
     """Return the sum of the values by weights after dropout."""
     if tile.dropout is not None:
-        rows, columns = tile.query_positions[:, None], tile.key_positions[None, :]
-        rng = tile.dropout.rng[:, None, None]
-        keep = keep_pairs(rng, tile.dropout.rate, tile.heads, rows, columns)
+        keep = keep_factor(tile.dropout, tile.heads, tile.query_positions, tile.key_positions)
         weights = weights * keep.astype(weights.dtype)
     weights = weights.astype(tile.value.dtype)
     return product("TS,HS->TH", weights, tile.value, tile.dtype, tile.precision)
