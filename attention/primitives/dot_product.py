@@ -139,38 +139,38 @@ class Products:
     array: Array = array_field("NTS")
 
 
-@partial(jax.jit, static_argnames="platform", inline=True)
+@partial(jax.jit, static_argnames=("platform", "examples"), inline=True)
 def attend_by_definition(
-    arguments: Arguments, platform: str | None = None, products: Products | None = None
+    arguments: Arguments,
+    platform: str | None = None,
+    products: Products | None = None,
+    examples: tuple[Cut, ...] | None = None,
 ) -> dict[str, Array]:
-    """`scaled_dot_product` for all heads and examples, with all weights `[..., N, T, S]` in memory.
+    """`scaled_dot_product` for all heads and examples, with their weights in memory.
 
     Args:
         arguments: of `attend`.
         platform: has no effect.
         products: in place of the scaled products; non-finite queries and keys are flagged then.
+        examples: how to map over each batch axis, with steps that derivatives compute again; all
+            examples at once by default.
 
     Returns:
-        "output", "weights", "logsumexp" and "largest_score".
+        "output", "logsumexp" and what `arguments.returning` names.
     """
     del platform
     all_heads = Cut(1, 1, arguments.key.shape[-2])
 
-    def example(one: Arguments, *products: Products) -> tuple[Array, Array, Array]:
-        output, *more = over_heads(attend_one_head, (one.by_index(), *products), all_heads)
-        return jnp.swapaxes(output, 0, 1), *more
+    def example(one: Arguments, *products: Products) -> dict[str, Array]:
+        results = over_heads(attend_one_head, (one.by_index(), *products), all_heads)
+        return results | {"output": jnp.swapaxes(results["output"], 0, 1)}
 
     trees = (arguments,) if products is None else (arguments, products)
-    output, weights, logsumexp = over_batch(example, trees, arguments.batch)
-    results = {"output": output, "weights": weights, "logsumexp": logsumexp}
-    if "largest_score" in arguments.returning:  # without sinks, beside which it may round to 0
-        largest = jnp.log(jnp.max(weights, axis=-1, initial=0)) + logsumexp
-        largest = jnp.where(jnp.isneginf(logsumexp), -jnp.inf, largest)
-        results["largest_score"] = jax.lax.stop_gradient(largest)
+    results = over_batch(example, trees, arguments.batch, examples, remat=examples is not None)
     return share_with_sinks(results, arguments.sinks)
 
 
-def attend_one_head(one: Arguments, products: Products | None = None) -> tuple[Array, Array, Array]:
+def attend_one_head(one: Arguments, products: Products | None = None) -> dict[str, Array]:
     """`scaled_dot_product` or `attention_from_scores` of the arguments of one head."""
     one = with_axes_of_one(one)
     rows, columns = one.query_positions[:, None], one.key_positions[None, :]
@@ -186,7 +186,16 @@ def attend_one_head(one: Arguments, products: Products | None = None) -> tuple[A
     more = one.nonfinite_keys, one.precision
     if products is None:
         inputs = one.query, one.key, one.value
-        return scaled_dot_product(*inputs, allowed, one.scale, keep, score, *more)
-    scores = score(products.array) + nan_where(one.nonfinite_queries, one.dtype)[:, None]
-    output, *results = attention_from_scores(scores, one.value, allowed, keep, *more)
-    return output.astype(one.query.dtype), *results
+        results = scaled_dot_product(*inputs, allowed, one.scale, keep, score, *more)
+    else:
+        scores = score(products.array) + nan_where(one.nonfinite_queries, one.dtype)[:, None]
+        results = attention_from_scores(scores, one.value, allowed, keep, *more)
+    output, weights, logsumexp = results
+    results = {"output": output.astype(one.query.dtype), "logsumexp": logsumexp}
+    if "weights" in one.returning:
+        results["weights"] = weights
+    if "largest_score" in one.returning:
+        largest = jnp.log(jnp.max(weights, axis=-1, initial=0)) + logsumexp
+        largest = jnp.where(jnp.isneginf(logsumexp), -jnp.inf, largest)
+        results["largest_score"] = jax.lax.stop_gradient(largest)
+    return results

@@ -15,7 +15,7 @@ from jax import Array
 from attention.primitives.arguments import Arguments
 from attention.primitives.dot_product import attend_by_definition
 from attention.primitives.masks import Mask
-from attention.primitives.numerics import share_with_sinks
+from attention.primitives.numerics import share_with_sinks, wide
 from attention.primitives.pytree_dataclass import arrays_of, batch_shapes, map_arrays
 from attention.primitives.tiled_head import (
     Sums,
@@ -23,7 +23,6 @@ from attention.primitives.tiled_head import (
     checkpoint,
     derive_as,
     online_softmax,
-    sums_of_one_tile,
     sums_over_tiles,
 )
 from attention.primitives.vectorize import Cut, cut, over_batch, over_heads, possible_shards
@@ -80,27 +79,19 @@ def attend_in_tiles(arguments: Arguments, platform: str = "cpu") -> dict[str, Ar
     arguments = replace(arguments, mask=mask)
 
     if layout.tiles.is_one:
-        results = _in_one_tile(layout, arguments)
-    else:
-        found = online_sums(layout, arguments)
-        # Joined here and not in the loops: jax 0.10 would drop the rule of `derive_as` in a scan.
-        others = plain_sums(layout, arguments, found.largest)
-        sums = derive_as((found.total, found.weighted), others)
-        results = results_of(arguments, Sums(found.largest, *sums))
+        inputs = arguments.query, arguments.key, arguments.value
+        query, key, value = wide(*inputs) if layout.tiles.cast else inputs
+        given = replace(arguments, query=query, key=key, value=value)
+        results = attend_by_definition(given, examples=layout.examples)
+        return results | {"output": results["output"].astype(arguments.query.dtype)}
+    found = online_sums(layout, arguments)
+    # Joined here and not in the loops: jax 0.10 would drop the rule of `derive_as` in a scan.
+    others = plain_sums(layout, arguments, found.largest)
+    sums = derive_as((found.total, found.weighted), others)
+    results = results_of(arguments, Sums(found.largest, *sums))
     if "weights" in arguments.returning:  # T·S numbers, so their scores fit memory too
         results["weights"] = attend_by_definition(replace(arguments, sinks=()))["weights"]
     return share_with_sinks(results, arguments.sinks)
-
-
-def _in_one_tile(layout: Layout, arguments: Arguments) -> dict[str, Array]:
-    """Return the results of a few examples at a time; derivatives compute them again."""
-
-    def example(one: Arguments) -> dict[str, Array]:
-        one, _ = layout.of_example(one)
-        sums = over_heads(partial(sums_of_one_tile, layout.tiles), (one,), layout.kv_heads)
-        return results_of(one, sums.with_heads_last())
-
-    return over_batch(example, (arguments,), arguments.batch, layout.examples, remat=True)
 
 
 def online_sums(layout: Layout, arguments: Arguments, before: Sums | None = None) -> Sums:

@@ -79,7 +79,7 @@ class Head(Arguments):
     """The arguments of one head, with tiles of the key `[columns, H, size]` and value transposed.
 
     Their derivatives are then products that transpose no tile of scores. All rows of tiles share
-    the transposed tiles. In the arguments of one tile, key and value have no axis of columns.
+    the transposed tiles.
     """
 
     key: Array = array_field("KChs")
@@ -103,13 +103,6 @@ class Sums:
     def with_heads_last(self) -> "Sums":
         """Return the sums of an example with `weighted` `[T, N, Hv]` in place of `[N, T, Hv]`."""
         return replace(self, weighted=jnp.swapaxes(self.weighted, 0, 1))
-
-
-def sums_of_one_tile(tiles: Tiles, one: Arguments) -> Sums:
-    """Return the sums of one head whose queries and keys are one tile, derived as they are."""
-    head = _in_whole_tiles(tiles, one)
-    head = replace(head, key=head.key[0], value=head.value[0])
-    return _add_tile(head, _no_keys(head))
 
 
 @jax.custom_jvp
