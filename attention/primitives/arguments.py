@@ -150,7 +150,8 @@ def check_arguments(
     if mask is not None:
         _check_mask(mask, batch, (num_heads, *sizes), counted)
     dtype = score_dtype(query, key, value)
-    score = _as_tuple(score) if bias is None else (bias_array(bias), *_as_tuple(score))
+    score = () if score is None else score if isinstance(score, tuple | list) else (score,)
+    score = score if bias is None else (bias_array(bias), *score)
     _check_scores(score, batch, (None if heads is not None else num_heads, *sizes), counted)
     score = [part.for_dtype(dtype) for part in score]
     numbers = _check_heads(heads, num_heads)
@@ -176,12 +177,6 @@ def check_arguments(
         precision=precision,
         tile_sizes=None if tile_sizes is None else tuple(tile_sizes),
     )
-
-
-def _as_tuple(score: Score | Collection[Score] | None) -> tuple[Score, ...]:
-    if score is None:
-        return ()
-    return tuple(score) if isinstance(score, tuple | list) else (score,)
 
 
 def explicit_mesh(arguments: Arguments) -> AbstractMesh | None:
@@ -214,19 +209,18 @@ def check_shapes(query: Array, key: Array, value: Array) -> None:
     if query.shape[-1] == 0:
         raise ValueError(f"the head width H must be at least 1, got query {query.shape}")
 
-    def same(axis: str, ours: object, owner: str, theirs: object, other: str) -> None:
+    for axis, ours, theirs in (
+        ("batch axes of query and key", query.shape[:-3], key.shape[:-3]),
+        ("batch axes of query and value", query.shape[:-3], value.shape[:-3]),
+        ("head widths H of query and key", query.shape[-1], key.shape[-1]),
+        ("key lengths S of key and value", key.shape[-3], value.shape[-3]),
+        ("numbers of heads K of key and value", key.shape[-2], value.shape[-2]),
+    ):
         if ours != theirs:
             raise ValueError(
-                f"{axis} differ: {ours} in {owner} but {theirs} in {other}; got query "
-                f"{query.shape}, key {key.shape}, value {value.shape} for "
-                "[..., T, N, H], [..., S, K, H], [..., S, K, Hv]"
+                f"the {axis} differ, {ours} and {theirs}: got query {query.shape}, key {key.shape},"
+                f" value {value.shape} for [..., T, N, H], [..., S, K, H], [..., S, K, Hv]"
             )
-
-    same("batch axes", query.shape[:-3], "query", key.shape[:-3], "key")
-    same("batch axes", query.shape[:-3], "query", value.shape[:-3], "value")
-    same("head widths H", query.shape[-1], "query", key.shape[-1], "key")
-    same("key lengths S", key.shape[-3], "key", value.shape[-3], "value")
-    same("numbers of key/value heads K", key.shape[-2], "key", value.shape[-2], "value")
     num_heads, num_kv_heads = query.shape[-2], key.shape[-2]
     if num_kv_heads == 0 or num_heads % num_kv_heads:
         raise ValueError(
@@ -336,13 +330,11 @@ def _check_scores(
 ) -> None:
     for part in given:
         if not isinstance(part, Score):
-            hint = (
-                "wrap a function in scores.from_function"
-                if callable(part)
-                else "wrap an array that is added in scores.bias_array"
+            raise TypeError(
+                "score takes a scores.Score or a tuple of them, got "
+                f"{type(part).__name__}: wrap a function in scores.from_function, and an array "
+                "that is added in scores.bias_array"
             )
-            kind = type(part).__name__
-            raise TypeError(f"score takes a scores.Score or a tuple of them, got {kind}: {hint}")
         _check_fits("score", part, batch, sizes, counted)
 
 
@@ -351,13 +343,11 @@ def _check_dropout(dropout: Dropout | None, batch: Sequence[int]) -> Dropout | N
         return None
     if not isinstance(dropout, Dropout):
         raise TypeError(f"dropout must be Dropout(rng, rate), got {type(dropout).__name__}")
-    dtype = getattr(dropout.rng, "dtype", None)
-    if dtype is None or not (dtype == jnp.uint32 or jnp.issubdtype(dtype, jax.dtypes.prng_key)):
-        kind = type(dropout.rng).__name__ if dtype is None else dtype
-        raise TypeError(f"dropout rng must be a jax.random.key, got {kind}")
-    words = key_words(dropout.rng)
-    if words.ndim == 0 or words.shape[-1] not in (2, 4):  # of the implementations in JAX
-        raise TypeError(f"dropout rng must be a jax.random.key, got uint32 of shape {words.shape}")
+    dtype = getattr(dropout.rng, "dtype", type(dropout.rng).__name__)
+    is_key = hasattr(dropout.rng, "dtype") and jnp.issubdtype(dtype, jax.dtypes.prng_key)
+    words = key_words(dropout.rng) if is_key or dtype == jnp.uint32 else None
+    if words is None or words.ndim == 0 or words.shape[-1] not in (2, 4):  # of those in JAX
+        raise TypeError(f"dropout rng must be a jax.random.key, got {dtype}")
     check_broadcasts("dropout.rng", words.shape[:-1], batch)
     return replace(dropout, rng=words)
 

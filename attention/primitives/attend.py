@@ -146,11 +146,11 @@ def attend(
     del given["implementation"]
     arguments = check_arguments(**given)
     if explicit_mesh(arguments) is None:
-        results = runner(arguments, implementation)(arguments)
+        results = attend_by(arguments, implementation)
     else:
         results = per_shard(attend_by, arguments, implementation)
-    output = results["output"]
-    return (output, {name: results[name] for name in returning}) if returning else output
+    output = results.pop("output")
+    return (output, results) if returning else output
 
 
 def explain(
@@ -228,10 +228,11 @@ def choose(arguments: Arguments, name: str | None, platform: str) -> Choice:
     raise AssertionError("the reference takes everything")
 
 
-def runner(arguments: Arguments, name: str | None) -> Callable[[Arguments], dict[str, Array]]:
-    """Return the function that computes these arguments on each platform with devices.
+def attend_by(arguments: Arguments, name: str | None) -> dict[str, Array]:
+    """Return "output" and what `arguments.returning` names, computed by an implementation.
 
-    It runs the implementation of the platform that is lowered for.
+    For each platform with devices it is chosen anew, and that of the platform that the computation
+    is lowered for is run.
 
     Raises:
         ValueError: a named implementation that cannot compute this on any of these platforms.
@@ -239,31 +240,21 @@ def runner(arguments: Arguments, name: str | None) -> Callable[[Arguments], dict
     runs, error = {}, None
     for platform in available_platforms():
         try:
-            choice = choose(arguments, name, platform)
+            runs[platform] = choose(arguments, name, platform).implementation.run
         except ValueError as refused:
             error = error or refused
-        else:
-            runs[platform] = partial(choice.implementation.run, platform=platform)
     if not runs:
         raise error
-    return next(iter(runs.values())) if len(runs) == 1 else partial(_run_by_platform, runs)
 
+    def run(platform: str, given: Arguments) -> dict[str, Array]:
+        given = replace(given, scale=arguments.scale)  # not traced, unless it was before
+        results = runs[platform](given, platform=platform)
+        return {name: results[name] for name in ("output", *arguments.returning)}
 
-def _run_by_platform(runs: dict[str, Callable], arguments: Arguments) -> dict[str, Array]:
-    names = "output", *arguments.returning
-
-    def named(run: Callable[[Arguments], dict[str, Array]], given: Arguments) -> dict[str, Array]:
-        results = run(replace(given, scale=arguments.scale))  # not traced, unless it was before
-        return {name: results[name] for name in names}
-
-    runs = {platform: partial(named, run) for platform, run in runs.items()}
-    return jax.lax.platform_dependent(arguments, **runs)
-
-
-def attend_by(arguments: Arguments, name: str | None) -> dict[str, Array]:
-    """Return "output" and what `arguments.returning` names, for the arguments of one shard."""
-    results = runner(arguments, name)(arguments)
-    return {name: results[name] for name in ("output", *arguments.returning)}
+    if len(runs) == 1:
+        return run(*runs, arguments)
+    by_platform = {platform: partial(run, platform) for platform in runs}
+    return jax.lax.platform_dependent(arguments, **by_platform)
 
 
 def _few_scores(arguments: Arguments) -> str | None:
