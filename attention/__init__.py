@@ -38,9 +38,8 @@ from attention.primitives.positions import (
     sinusoidal,
     yarn_scaling,
 )
-from attention.primitives.ring import ring_attend
 from attention.primitives.scores import Score
-from attention.primitives.sharded_attention import ShardedAttention, zigzag
+from attention.primitives.sharded_attention import ShardedAttention, ring_attend, zigzag
 
 __all__ = [
     "Cache",

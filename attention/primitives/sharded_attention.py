@@ -1,18 +1,42 @@
-"""Attention over arrays that are sharded over a mesh; a balanced order of tokens."""
+"""`attend` over a mesh of devices; ring attention along a sharded sequence.
 
-from dataclasses import dataclass
+A sequence is sharded over a mesh axis as queries, keys and values of one part of it per device.
+
+Each device keeps its queries. Blocks of keys and values move around the ring of devices; each step
+adds one block, in tiles, to the results over the blocks before it, by their logsumexp (Liu et al.
+2023). Masks, scores and dropout are functions of positions, which move with the keys. The backward
+pass moves keys and values once more, together with their gradients: the derivative that JAX would
+derive keeps the blocks of all steps in memory. It has no second derivatives.
+"""
+
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.sharding import Mesh, PartitionSpec
 
-from attention.primitives.arguments import check_arguments
+from attention.primitives.arguments import Arguments, check_arguments
 from attention.primitives.attend import attend_by, available_platforms
 from attention.primitives.cache import CacheView
-from attention.primitives.ring import attend_in_ring
-from attention.primitives.sharding import check_divisible, map_shards
+from attention.primitives.first_order import first_order
+from attention.primitives.masks import PairMask
+from attention.primitives.numerics import score_dtype, share_with_sinks
+from attention.primitives.pytree_dataclass import map_arrays
+from attention.primitives.sharding import map_shards
+from attention.primitives.tiled import Layout, layout_of, online_sums, plain_sums, results_of
+from attention.primitives.tiled_head import Sums, no_keys
+from attention.primitives.vectorize import varying_alike
+
+Tree = Any
+AxisName = str | tuple[str, ...]
+
+RETURNING = ("logsumexp", "largest_score")
+
+# What moves around the ring.
+MOVING = ("key", "value", "key_positions", "nonfinite_keys")
 
 
 @dataclass(frozen=True)
@@ -69,12 +93,10 @@ class ShardedAttention:
                 "spec must shard only the batch axes, T and N of a query [..., T, N, H] of shape "
                 f"{query.shape}, got {self.spec}"
             )
-        check_divisible(checked, self.mesh, spec)
         if spec[-3] is None:
             on_device = partial(attend_by, name=implementation)
         elif implementation in (None, "tiled"):
-            platform = available_platforms()[0]
-            on_device = partial(attend_in_ring, axis_name=spec[-3], platform=platform)
+            on_device = partial(_attend_in_ring, axis_name=spec[-3])
         else:
             raise ValueError(
                 f"the implementation over a sharded sequence is 'tiled', not {implementation!r}"
@@ -82,6 +104,45 @@ class ShardedAttention:
         results = map_shards(on_device, checked, self.mesh, spec[:-1], key_axis=spec[-3])
         output = results.pop("output")
         return (output, results) if checked.returning else output
+
+
+def ring_attend(
+    query: Array,
+    key: Array,
+    value: Array,
+    *,
+    axis_name: AxisName,
+    positions: tuple[Array, Array] | None = None,
+    **arguments: Any,  # noqa: ANN401 - those of attend
+) -> Array | tuple[Array, dict[str, Array]]:
+    """Attention of the queries of a device to the keys of all devices, inside `jax.shard_map`.
+
+    Args:
+        query: `[..., T, N, H]`, of this device.
+        key: `[..., S, K, H]`, of this device.
+        value: `[..., S, K, Hv]`, of this device.
+        axis_name: the mesh axis over which the sequence is sharded.
+        positions: global positions of these queries and keys; counted in the order of the devices
+            by default.
+        arguments: the other arguments of `attend`. Arrays in masks and scores are those of all
+            positions, the same on every device of the axis.
+
+    Raises:
+        ValueError: a mask that is an array, results other than "logsumexp" and "largest_score", and
+            as `attend`.
+    """
+    if positions is None:
+        device, lengths = jax.lax.axis_index(axis_name), (query.shape[-3], key.shape[-3])
+        positions = tuple(device * n + jnp.arange(n, dtype=jnp.int32) for n in lengths)
+    checked = check_arguments(query, key, value, positions=positions, **arguments)
+    if isinstance(checked.mask, PairMask):
+        raise ValueError(
+            "ring_attend takes masks of attention.masks: wrap the bool array of all positions in "
+            "masks.from_array"
+        )
+    results = _attend_in_ring(checked, axis_name)
+    output = results.pop("output")
+    return (output, results) if checked.returning else output
 
 
 def zigzag(length: int, shards: int) -> Array:
@@ -100,3 +161,136 @@ def zigzag(length: int, shards: int) -> Array:
         raise ValueError(f"zigzag needs a length that 2 · {shards} divides, got {length}")
     first, last = jnp.arange(length, dtype=jnp.int32).reshape(2, shards, -1)
     return jnp.stack([first, last[::-1]], axis=1).reshape(-1)
+
+
+def _attend_in_ring(arguments: Arguments, axis_name: AxisName) -> dict[str, Array]:
+    """Return "output" and what `arguments.returning` names, for the queries of a device.
+
+    The positions are global, and arrays of pairs have columns for the keys of all devices.
+    """
+    for name in arguments.returning:
+        if name not in RETURNING:
+            known = " and ".join(RETURNING)
+            raise ValueError(f"ring attention returns {known}, not {name}, which attend returns")
+    whole = replace(arguments, counted=False, sinks=(), returning=())
+    leaves, structure = jax.tree.flatten(whole)
+    # All arrays vary over the mesh axis, so that JAX sums the gradients of those that do not.
+    _, *leaves = varying_alike([jax.lax.axis_index(axis_name), *map(jnp.asarray, leaves)])
+    whole = jax.tree.unflatten(structure, leaves)
+    layout = layout_of(whole, available_platforms()[0])
+    floats, others = _split_floats(whole)
+
+    def sums_of(floats: Tree, others: Tree) -> Sums:
+        return _forward(axis_name, layout, _join(floats, others))
+
+    def forward(floats: Tree, others: Tree) -> tuple[Sums, Tree]:
+        sums = sums_of(floats, others)
+        return sums, (floats, sums.largest)
+
+    def backward(saved: Tree, others: Tree, cotangents: Sums) -> Tree:
+        return _backward(axis_name, layout, saved[0], others, saved[1], cotangents)
+
+    sums = first_order("ring", sums_of, forward, backward, floats, others)
+    results = share_with_sinks(results_of(arguments, sums), arguments.sinks)
+    return {name: results[name] for name in ("output", *arguments.returning)}
+
+
+def _forward(axis_name: AxisName, layout: Layout, arguments: Arguments) -> Sums:
+    """Return the sums over the keys of all devices, for the queries of this one."""
+
+    def step(carry: tuple[Sums, Tree], number: Array) -> tuple[tuple[Sums, Tree], None]:
+        sums, moving = carry
+        sums = online_sums(layout, _at_step(axis_name, arguments, moving, number), sums)
+        return (sums, _rotated(axis_name, moving)), None
+
+    *batch, length, num_heads, _ = arguments.query.shape
+    weighted = *batch, length, num_heads, arguments.value.shape[-1]
+    sums = no_keys(arguments, (*batch, num_heads, length), weighted)
+    steps = jnp.arange(jax.lax.axis_size(axis_name), dtype=jnp.int32)
+    return jax.lax.scan(step, (sums, _moving(arguments)), steps)[0][0]
+
+
+def _backward(
+    axis_name: AxisName,
+    layout: Layout,
+    floats: Tree,
+    others: Tree,
+    largest: Array,
+    cotangents: Sums,
+) -> Tree:
+    """Return the gradients of all floating-point inputs.
+
+    Those of keys and values move with them, and are back on their device after all steps.
+    """
+    arguments = _join(floats, others)
+
+    def step(carry: tuple[Tree, Tree], number: Array) -> tuple[tuple[Tree, Tree], None]:
+        total, moving = carry
+
+        def block(floats: Tree) -> tuple[Array, Array]:
+            inputs = _join(floats, others)
+            given = moving | {"key": inputs.key, "value": inputs.value}
+            here = _at_step(axis_name, inputs, given, number)
+            return plain_sums(layout, here, largest)
+
+        here = replace(floats, key=moving["key"], value=moving["value"])
+        (more,) = jax.vjp(block, here)[1]((cotangents.total, cotangents.weighted))
+        total = jax.tree.map(lambda x, y: x + y.astype(x.dtype), total, more)
+        moved = {"key": total.key, "value": total.value}
+        total = replace(total, **_rotated(axis_name, moved))
+        return (total, _rotated(axis_name, moving)), None
+
+    def zeros(x: Array) -> Array:
+        return varying_alike([x, jnp.zeros(x.shape, score_dtype(x))])[1]
+
+    carry = jax.tree.map(zeros, floats), _moving(arguments)
+    steps = jnp.arange(jax.lax.axis_size(axis_name), dtype=jnp.int32)
+    (total, _), _ = jax.lax.scan(step, carry, steps)
+    return jax.tree.map(lambda x, y: x.astype(y.dtype), total, floats)
+
+
+def _moving(arguments: Arguments) -> dict[str, Array]:
+    return {name: getattr(arguments, name) for name in MOVING}
+
+
+def _rotated(axis_name: AxisName, tree: Tree) -> Tree:
+    """Send the arrays of each device to the next one."""
+    size = jax.lax.axis_size(axis_name)
+    return jax.lax.ppermute(tree, axis_name, [(n, (n + 1) % size) for n in range(size)])
+
+
+def _at_step(
+    axis_name: AxisName, arguments: Arguments, moving: dict[str, Array], step: Array
+) -> Arguments:
+    """Return the arguments with the keys of the `step`-th device before this one.
+
+    Arrays of pairs have columns for the keys of all devices, of which these are cut out.
+    """
+    device, num_keys = jax.lax.axis_index(axis_name), arguments.key.shape[-3]
+    start = (device - step) % jax.lax.axis_size(axis_name) * num_keys
+
+    def columns(array: Array, axes: str) -> Array:
+        if axes != "NTS" or array.shape[-1] == 1:
+            return array
+        return jax.lax.dynamic_slice_in_dim(array, start, num_keys, axis=-1)
+
+    mask, scores = (map_arrays(tree, columns) for tree in (arguments.mask, arguments.scores))
+    return replace(arguments, mask=mask, scores=scores, **moving)
+
+
+def _split_floats(tree: Tree) -> tuple[Tree, Tree]:
+    """Return the floating-point arrays of a tree, and the others; None in place of the rest."""
+
+    def kept(is_kept: bool) -> Tree:
+        return jax.tree.map(
+            lambda x: x if jnp.issubdtype(x.dtype, jnp.floating) == is_kept else None, tree
+        )
+
+    return kept(True), kept(False)
+
+
+def _join(floats: Tree, others: Tree) -> Tree:
+    """Return the tree that `_split_floats` split."""
+    return jax.tree.map(
+        lambda x, y: y if x is None else x, floats, others, is_leaf=lambda x: x is None
+    )

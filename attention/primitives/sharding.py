@@ -6,7 +6,7 @@ device skips the tiles of its own examples. No wrapper is needed for Auto axes, 
 compiler decides the shardings.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from math import prod
@@ -30,12 +30,7 @@ def per_shard(
     arguments: Arguments,
     implementation: str | None,
 ) -> dict[str, Array]:
-    """Call a function for each shard of explicitly sharded batch axes and heads.
-
-    Args:
-        function: of the arguments and the name of the implementation.
-        arguments: of `attend`, with an Explicit mesh.
-        implementation: its name.
+    """Call `function(arguments, implementation)` for each shard of an Explicit mesh.
 
     Raises:
         ValueError: a sharding that attention cannot keep without communication.
@@ -43,7 +38,7 @@ def per_shard(
     mesh, spec = explicit_mesh(arguments), _spec(arguments.query)
     *batch, length, heads, width = spec
     batch = _batch_axes(batch, arguments)
-    num_kv_heads, shards = arguments.key.shape[-2], size_of(mesh.shape, heads)
+    num_kv_heads, shards = arguments.key.shape[-2], _shards(mesh, heads)
     key_axes = {_spec(array)[-3] for array in (arguments.key, arguments.value)}
     if width is not None or key_axes != {None} or (num_kv_heads % shards and shards % num_kv_heads):
         raise ValueError(
@@ -52,19 +47,15 @@ def per_shard(
             f"the width H and the key length S may not be sharded explicitly, and K={num_kv_heads} "
             "must be a multiple or a divisor of the shards; jax.reshard them"
         )
-    explicit = {
-        name
-        for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True)
-        if kind == AxisType.Explicit
-    }
+    kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
+    explicit = {name for name, kind in kinds.items() if kind == AxisType.Explicit}
     return map_shards(
         lambda arguments: function(arguments, implementation),
         arguments,
         mesh,
         (*batch, length, heads),
-        key_axis=None,
         # For an empty set, JAX takes all axes but those that a vmap of the user maps over.
-        axis_names=set() if len(explicit) == len(mesh.axis_names) else explicit,
+        axis_names=set() if len(explicit) == len(kinds) else explicit,
     )
 
 
@@ -73,35 +64,52 @@ def map_shards(
     arguments: Arguments,
     mesh: Mesh | AbstractMesh,
     spec: Sequence[Axis],
-    key_axis: Axis,
+    key_axis: Axis = None,
     axis_names: Collection[str] = (),
 ) -> dict[str, Array]:
-    """Call a function for each shard of the arguments, inside `jax.shard_map`.
+    """Call a function of one shard, inside `jax.shard_map`, for "output" and what it returns.
 
     Args:
-        function: of the arguments of one shard, to "output" and what `arguments.returning` names.
+        function: of the arguments of one shard.
         arguments: of `attend`.
         mesh: of devices.
-        spec: mesh axes of batch axes, T and N: of query and output `[..., T, N, H]`.
+        spec: mesh axes of the batch axes, T and N.
         key_axis: mesh axis of S.
         axis_names: as in `jax.shard_map`; axes of the mesh that are Explicit, if any are.
+
+    Raises:
+        ValueError: devices that do not divide an axis.
     """
     *batch, query_axis, heads = spec
     if query_axis is not None:  # the positions of a shard do not count from 0
         arguments = replace(arguments, counted=False)
-    batch, num_kv_heads, shards = tuple(batch), arguments.key.shape[-2], size_of(mesh.shape, heads)
-    if num_kv_heads < shards:  # several devices read the same key/value head
+    num_kv_heads, shards = arguments.key.shape[-2], _shards(mesh, heads)
+    if shards % num_kv_heads == 0:  # several devices read the same key/value head
         arguments = _repeat_kv_heads(arguments, shards // num_kv_heads)
     letters = {"T": query_axis, "S": key_axis, "N": heads, "K": heads}
-    specs = _specs(arguments, batch, letters)
-    specs = jax.tree.leaves(specs, is_leaf=lambda x: isinstance(x, PartitionSpec))
+
+    def spec_of(array: ArrayLike, axes: str) -> PartitionSpec:
+        shape, rank = jnp.shape(array), jnp.ndim(array) - len(axes)
+        own = *batch[len(batch) - rank :], *map(letters.get, axes)
+        if "T" in axes and "S" in axes:  # an array of pairs: each shard has all keys of its queries
+            own = *own[:-1], None
+        sharded = [axis if size > 1 else None for size, axis in zip(shape, own, strict=True)]
+        for size, axis in zip(shape, sharded, strict=True):
+            if size % (shards := _shards(mesh, axis)):
+                raise ValueError(
+                    f"the {shards} devices of mesh axis {axis!r} do not divide an axis of {size} "
+                    f"in an array of shape {shape}, whose last axes are {axes}"
+                )
+        return PartitionSpec(*sharded)
+
+    specs = jax.tree.leaves(
+        map_arrays(arguments, spec_of), is_leaf=lambda x: isinstance(x, PartitionSpec)
+    )
     leaves, structure = jax.tree.flatten(arguments)
     leaves = list(map(jnp.asarray, leaves))
     if AxisType.Explicit in mesh.axis_types:
-        leaves = [
-            jax.reshard(leaf, NamedSharding(mesh, spec))
-            for leaf, spec in zip(leaves, specs, strict=True)
-        ]
+        shardings = (NamedSharding(mesh, spec) for spec in specs)
+        leaves = list(map(jax.reshard, leaves, shardings))
     names = {name: PartitionSpec(*batch, heads, query_axis) for name in arguments.returning}
     return jax.shard_map(
         lambda *leaves: function(jax.tree.unflatten(structure, leaves)),
@@ -113,45 +121,18 @@ def map_shards(
 
 
 def _repeat_kv_heads(arguments: Arguments, times: int) -> Arguments:
-    def repeat(array: Array | None, axis: int) -> Array | None:
-        if array is None:
-            return None
+    def repeat(array: Array, axes: str) -> Array:
+        if "K" not in axes or times == 1:
+            return array
+        axis = axes.index("K") - len(axes)
         head = jnp.arange(array.shape[axis] * times) // times
         return jnp.take(array, head, axis=axis, mode="clip")
 
-    return replace(
-        arguments,
-        key=repeat(arguments.key, -2),
-        value=repeat(arguments.value, -2),
-        nonfinite_keys=repeat(arguments.nonfinite_keys, -1),
-    )
+    return map_arrays(arguments, repeat)
 
 
 def _spec(array: Array) -> tuple[Axis, ...]:
     return tuple(jax.typeof(array).sharding.spec)
-
-
-def check_divisible(arguments: Arguments, mesh: Mesh | AbstractMesh, spec: Sequence[Axis]) -> None:
-    """Check that a mesh divides the sizes of the arguments of `attend`.
-
-    Args:
-        arguments: of all devices.
-        mesh: of devices.
-        spec: mesh axes of query, key and value `[..., T, N, H]`.
-
-    Raises:
-        ValueError: it does not.
-    """
-    num_keys, num_kv_heads = arguments.key.shape[-3:-1]
-    batch = [f"batch axis {n}" for n in range(len(arguments.batch))]
-    names = *batch, "query length T", "heads N", "width H", "key length S"
-    sizes, axes = (*arguments.query.shape, num_keys), (*spec, spec[-3])
-    for name, size, axis in zip(names, sizes, axes, strict=True):
-        if size % (shards := size_of(mesh.shape, axis)):
-            raise ValueError(f"the {shards} devices of axis {axis!r} do not divide {name}={size}")
-    shards = size_of(mesh.shape, spec[-2])
-    if num_kv_heads % shards and shards % num_kv_heads:
-        raise ValueError(f"K={num_kv_heads} must be a multiple or a divisor of {shards} devices")
 
 
 def _batch_axes(batch: Sequence[Axis], arguments: Arguments) -> tuple[Axis, ...]:
@@ -170,20 +151,6 @@ def _names(axis: Axis) -> tuple[str, ...]:
     return () if axis is None else (axis,) if isinstance(axis, str) else axis
 
 
-def size_of(shape: Mapping[str, int], axis: Axis) -> int:
-    """Return the number of shards along mesh axes."""
-    return prod(shape[name] for name in _names(axis))
-
-
-def _specs(arguments: Arguments, batch: tuple[Axis, ...], letters: Mapping[str, Axis]) -> Arguments:
-    """Return the arguments with the sharding of each array in its place."""
-
-    def spec(array: ArrayLike, axes: str) -> PartitionSpec:
-        shape, rank = jnp.shape(array), jnp.ndim(array) - len(axes)
-        own = *batch[len(batch) - rank :], *map(letters.get, axes)
-        if "T" in axes and "S" in axes:  # an array of pairs: each shard has all keys of its queries
-            own = *own[:-1], None
-        sharded = zip(own, shape, strict=True)
-        return PartitionSpec(*(axis if size > 1 else None for axis, size in sharded))
-
-    return map_arrays(arguments, spec)
+def _shards(mesh: Mesh | AbstractMesh, axis: Axis) -> int:
+    """Return the number of shards along an axis of an array."""
+    return prod(mesh.shape[name] for name in _names(axis))
