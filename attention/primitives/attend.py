@@ -246,14 +246,18 @@ def attend_by(arguments: Arguments, name: str | None) -> dict[str, Array]:
     if not runs:
         raise error
 
-    def run(platform: str, given: Arguments) -> dict[str, Array]:
-        given = replace(given, scale=arguments.scale)  # not traced, unless it was before
-        results = runs[platform](given, platform=platform)
+    def named(results: dict[str, Array]) -> dict[str, Array]:
         return {name: results[name] for name in ("output", *arguments.returning)}
 
     if len(runs) == 1:
-        return run(*runs, arguments)
-    by_platform = {platform: partial(run, platform) for platform in runs}
+        ((platform, run),) = runs.items()
+        return named(run(arguments, platform=platform))
+
+    def on(platform: str, given: Arguments) -> dict[str, Array]:
+        given = replace(given, scale=arguments.scale)  # not traced, unless it was before
+        return named(runs[platform](given, platform=platform))
+
+    by_platform = {platform: partial(on, platform) for platform in runs}
     return jax.lax.platform_dependent(arguments, **by_platform)
 
 

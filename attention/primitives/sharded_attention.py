@@ -22,12 +22,12 @@ from attention.primitives.arguments import Arguments, check_arguments
 from attention.primitives.attend import attend_by, available_platforms
 from attention.primitives.cache import CacheView
 from attention.primitives.first_order import first_order
+from attention.primitives.layout import Layout, layout_of
 from attention.primitives.masks import PairMask
 from attention.primitives.numerics import score_dtype, share_with_sinks
 from attention.primitives.pytree_dataclass import map_arrays
 from attention.primitives.sharding import map_shards
-from attention.primitives.tiled import Layout, layout_of, online_sums, plain_sums, results_of
-from attention.primitives.tiled_head import Sums, no_keys
+from attention.primitives.tiled import Sums, online_sums, plain_sums, results_of
 from attention.primitives.vectorize import varying_alike
 
 Tree = Any
@@ -200,14 +200,14 @@ def _forward(axis_name: AxisName, layout: Layout, arguments: Arguments) -> Sums:
 
     def step(carry: tuple[Sums, Tree], number: Array) -> tuple[tuple[Sums, Tree], None]:
         sums, moving = carry
-        sums = online_sums(layout, _at_step(axis_name, arguments, moving, number), sums)
-        return (sums, _rotated(axis_name, moving)), None
+        moving = _rotated(axis_name, moving)
+        here = _at_step(axis_name, arguments, moving, number)
+        return (online_sums(layout, here, sums), moving), None
 
-    *batch, length, num_heads, _ = arguments.query.shape
-    weighted = *batch, length, num_heads, arguments.value.shape[-1]
-    sums = no_keys(arguments, (*batch, num_heads, length), weighted)
-    steps = jnp.arange(jax.lax.axis_size(axis_name), dtype=jnp.int32)
-    return jax.lax.scan(step, (sums, _moving(arguments)), steps)[0][0]
+    moving = _moving(arguments)
+    own = online_sums(layout, _at_step(axis_name, arguments, moving, jnp.int32(0)))
+    steps = jnp.arange(1, jax.lax.axis_size(axis_name), dtype=jnp.int32)
+    return jax.lax.scan(step, (own, moving), steps)[0][0]
 
 
 def _backward(

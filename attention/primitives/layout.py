@@ -1,0 +1,202 @@
+"""How `attend_in_tiles` cuts its arguments: tile sizes, tiles to visit, heads and examples at once.
+
+The tiles that are visited are those in which a mask may allow a pair: the block mask of
+FlexAttention (Dong et al. 2024, section 4.2), computed in each call.
+"""
+
+import math
+from dataclasses import dataclass
+from math import prod
+
+import jax.numpy as jnp
+from jax import Array
+
+from attention.primitives.arguments import Arguments
+from attention.primitives.masks import Mask, PositionTiles
+from attention.primitives.pytree_dataclass import (
+    array_field,
+    arrays_of,
+    batch_shapes,
+    pytree_dataclass,
+)
+from attention.primitives.vectorize import Cut, cut, possible_shards
+
+# Tile sizes without a mask and with one, and scores computed at once. Those of "cpu" were measured,
+# the others were not.
+SIZES = {
+    "cpu": ((1024, 512), (512, 512), 2**18),
+    "cuda": ((1024, 1024), (512, 512), 2**25),
+    "rocm": ((1024, 1024), (512, 512), 2**25),
+    "tpu": ((1024, 1024), (512, 512), 2**24),
+}
+
+
+@pytree_dataclass
+class Visits:
+    """The key tiles that each row of query tiles visits.
+
+    Attributes:
+        first: int32 `[rows]`, the first of them, where they are an interval; None elsewhere.
+        columns: int32 `[rows, columns]`, those to visit first; None where they are an interval.
+        counts: int32 `[rows]`, how many there are.
+    """
+
+    first: Array | None = array_field("r")
+    columns: Array | None = array_field("rc")
+    counts: Array = array_field("r")
+
+    def column(self, row: Array, number: Array) -> Array:
+        """Return the `number`-th key tile of a row."""
+        return self.first[row] + number if self.columns is None else self.columns[row, number]
+
+    def flags(self, row: Array, columns: int) -> Array:
+        """Return which key tiles a row visits: bool `[columns]`."""
+        numbers = jnp.arange(columns, dtype=jnp.int32)
+        if self.columns is None:
+            return (numbers >= self.first[row]) & (numbers < self.first[row] + self.counts[row])
+        is_first = numbers < self.counts[row]
+        return jnp.zeros(columns, bool).at[self.columns[row]].set(is_first)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How arguments are cut.
+
+    Attributes:
+        sizes: queries and keys per tile.
+        shape: rows and columns of tiles.
+        most: how many tiles a row visits at most.
+        visit_all: whether all tiles are visited.
+        cast: whether products are computed in the dtype of the scores.
+        kv_heads: how to map over K.
+        examples: how to map over each batch axis.
+    """
+
+    sizes: tuple[int, int]
+    shape: tuple[int, int]
+    most: int
+    visit_all: bool
+    cast: bool
+    kv_heads: Cut
+    examples: tuple[Cut, ...]
+
+    def of_example(self, one: Arguments) -> tuple[Arguments, Visits | None]:
+        """Return the arguments of an example, indexed by query and key, and the tiles to visit."""
+        one = one.by_index()
+        if self.visit_all:
+            return one, None
+        positions = one.query_positions, one.key_positions
+        return one, visits_of(one.mask, *positions, self.sizes, counted=one.counted)
+
+
+def layout_of(arguments: Arguments, platform: str) -> Layout:
+    """Decide how to cut the arguments on a platform.
+
+    Heads are computed at once first, then examples; examples that skip different tiles, one at a
+    time. Up to one tile, all heads are computed at once: their scores are one array then.
+    """
+    mask, shards = arguments.mask, possible_shards(arguments.query, arguments.key, arguments.value)
+    lengths = arguments.query.shape[-3], arguments.key.shape[-3]
+    sizes = arguments.tile_sizes or _tile_sizes(mask, platform, lengths, shards)
+    sizes = tuple(map(min, lengths, sizes))
+    shape = tuple(-(-length // size) for length, size in zip(lengths, sizes, strict=True))
+    is_one = shape == (1, 1)
+    # Examples may have other tiles than their neighbours if the mask has arrays for each of them.
+    # If devices may share the batch, they would have to agree on the tiles to skip, and a vmap may
+    # map over any array of the mask: then all tiles are visited.
+    own = batch_shapes(mask)
+    visit_all = mask is None or is_one or (shards > 1 and own != [])
+    own_tiles = any(own) and not visit_all
+    num_heads, num_kv_heads = arguments.query.shape[-2], arguments.key.shape[-2]
+    at_once = max(1, SIZES[platform][-1] // prod(sizes))
+    at_once = max(at_once, num_heads) if is_one else at_once
+    kv_heads = cut(num_kv_heads, at_once * num_kv_heads // num_heads, shards)
+    at_once = at_once // num_heads if kv_heads.steps == 1 and not own_tiles else 1
+    examples = []
+    for size in reversed(arguments.batch):
+        examples.append(cut(size, max(1, at_once), shards))
+        at_once = at_once // size if examples[-1].steps == 1 else 1
+    is_counted = mask is not None and arguments.counted
+    return Layout(
+        sizes=sizes,
+        shape=shape,
+        most=most_visits(mask, shape, sizes) if is_counted else shape[1],
+        visit_all=visit_all,
+        cast=platform == "cpu",
+        kv_heads=kv_heads,
+        examples=tuple(reversed(examples)),
+    )
+
+
+def _tile_sizes(
+    mask: Mask | None, platform: str, lengths: tuple[int, int], shards: int
+) -> tuple[int, int]:
+    full, masked, _ = SIZES[platform]
+    largest = full if mask is None else masked
+    # As `segments` has, one number per position of each example. No tile is skipped where the
+    # compiler may shard.
+    packs_sequences = any(axes == "p" and array.ndim > 1 for array, axes in arrays_of(mask))
+    if platform == "cpu" and shards == 1 and packs_sequences:
+        largest = _packed_tiles(lengths)
+    return tuple(map(_equal_tiles, lengths, largest))
+
+
+def _packed_tiles(lengths: tuple[int, int]) -> tuple[int, int]:
+    """Return the largest tile of packed sequences on a CPU: 1/32 of the queries, 1/64 of the keys.
+
+    Larger tiles make faster products, and smaller ones compute fewer masked pairs: from 4,096
+    tokens on, eight sequences of about the same length visit less than a fifth of all pairs. Tiles
+    of (256, 128) for all lengths took 1.0 to 1.2 times as long for 512 to 2,048 tokens, 0.9 (with
+    gradient) to 1.2 times (forward) for 4,096, and 1.2 to 1.4 times for 16,384.
+    """
+    num_queries, num_keys = lengths
+    return min(max(128, num_queries // 32), 512), min(max(128, num_keys // 64), 256)
+
+
+def _equal_tiles(length: int, largest: int) -> int:
+    """Make tiles equal: 520 queries become two tiles of 264, not one of 512 and one of 8."""
+    if length <= largest:
+        return length
+    return -(-math.ceil(length / math.ceil(length / largest)) // 8) * 8
+
+
+def visits_of(
+    mask: Mask,
+    query_positions: Array,
+    key_positions: Array,
+    tile_sizes: tuple[int, int],
+    *,
+    counted: bool,
+) -> Visits:
+    """Return the tiles to visit in one example, whose arrays of pairs are indexed by query and key.
+
+    `counted`: both positions count from 0.
+    """
+    query, key = (
+        _tiled(positions, size)
+        for positions, size in zip((query_positions, key_positions), tile_sizes, strict=True)
+    )
+    if counted and (ranges := mask.key_range(query[:, 0])) is not None:
+        num_keys, size = key_positions.shape[0], tile_sizes[1]
+        start = jnp.clip(ranges[0], 0, num_keys) // size
+        stop = -(-jnp.clip(mask.key_range(query[:, -1])[1], 0, num_keys) // size)
+        return Visits(start, None, jnp.maximum(stop - start, 0))
+    some = mask.tile_bounds(PositionTiles.of(query), PositionTiles.of(key)).any
+    columns = jnp.argsort(~some, axis=1, stable=True).astype(jnp.int32)
+    return Visits(None, columns, some.sum(axis=1, dtype=jnp.int32))
+
+
+def _tiled(positions: Array, size: int) -> Array:
+    """Cut positions into tiles `[tiles, size]`; the last one repeats its last position."""
+    tiles = -(-positions.shape[0] // size)
+    missing = tiles * size - positions.shape[0]
+    return jnp.pad(positions, (0, missing), mode="edge").reshape(tiles, size)
+
+
+def most_visits(mask: Mask, shape: tuple[int, int], sizes: tuple[int, int]) -> int:
+    """Return how many tiles a row visits at most, for positions that count from 0."""
+    if (band := mask.band()) is None:
+        return shape[1]
+    (rows, columns), (before, after) = sizes, band
+    most = math.ceil(before / columns) + math.ceil((rows + after) / columns)
+    return min(shape[1], most + (rows % columns > 0))
