@@ -1,6 +1,6 @@
-"""Sizes and random inputs of one example, and the search for the smallest failing example."""
+"""The sizes of one example, and its random inputs."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import jax.numpy as jnp
@@ -11,7 +11,6 @@ from attention.testing.reference import Arrays, Results
 AXES = ("B", "T", "S", "N", "K", "H", "Hv")
 # Axes to shrink together, for functions that require equal sizes, and axes to shrink alone.
 SHRINK = (("T", "S"), ("N", "K"), ("H", "Hv"), ("B",), ("T",), ("S",), ("N",), ("H",), ("Hv",))
-ATTEMPTS = 25  # smaller cases to try; each may cost a compilation
 
 
 @dataclass(frozen=True)
@@ -42,10 +41,7 @@ class Case:
         return numbers.astype(jnp.dtype(self.dtype)).astype(np.float64)
 
     def query_key_value(self, stream: int = 0) -> Arrays:
-        """Return query `[B, T, N, H]`, key `[B, S, K, H]` and value `[B, S, K, Hv]`.
-
-        Tangents of the inputs have the same shapes, and another stream.
-        """
+        """Return query, key and value; or tangents of them, from another stream."""
         return (
             self.normal(stream, self.B, self.T, self.N, self.H),
             self.normal(stream + 1, self.B, self.S, self.K, self.H),
@@ -53,7 +49,7 @@ class Case:
         )
 
     def cotangents(self, *names: str) -> Results:
-        """Return random cotangents of "output" `[B, T, N, Hv]` and "logsumexp" `[B, N, T]`."""
+        """Return random cotangents of "output" and of the names, which may be "logsumexp"."""
         shapes = {
             "output": (self.B, self.T, self.N, self.Hv),
             "logsumexp": (self.B, self.N, self.T),
@@ -77,30 +73,3 @@ class Case:
                 fewest = {axis: min(fewer, getattr(self, axis)) for axis in axes}
                 cases.append(replace(self, **fewest))
         yield from (case for case in cases if case != self and case.N % case.K == 0)
-
-
-def smallest(
-    case: Case,
-    fault: tuple[str, str],
-    find_fault: Callable[[Case], tuple[str, str] | None],
-    fits: Callable[[Case], bool],
-) -> tuple[Case, tuple[str, str]]:
-    """Shrink a failing case until no smaller case fails, or `ATTEMPTS` are used.
-
-    Args:
-        case: a failing case.
-        fault: its fault, a pair of the kind and a sentence.
-        find_fault: returns the fault of a case, or None if it passes.
-        fits: whether a case may be tried.
-    """
-    tried = {case}
-    while len(tried) <= ATTEMPTS:
-        candidates = (each for each in case.smaller() if fits(each))
-        candidate = next((each for each in candidates if each not in tried), None)
-        if candidate is None:
-            break
-        tried.add(candidate)
-        found = find_fault(candidate)
-        if found is not None and found[0] == fault[0]:
-            case, fault = candidate, found
-    return case, fault

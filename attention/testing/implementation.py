@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import jax
@@ -10,10 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from attention.primitives.arguments import check_names
-from attention.primitives.choice import one_of
 from attention.testing.case import Case
-from attention.testing.reference import TOLERANCE, Arrays, Results
+from attention.testing.reference import Arrays, Results
 
 # What a function may claim; rows that need other capabilities are not checked.
 CAPABILITIES = {
@@ -46,7 +44,7 @@ ARGUMENTS = {"scale": "scale", "score": "scores", "positions": "predicates", "dr
 
 
 class SkippedError(Exception):
-    """A call needs what failed before."""
+    """A row or a capability that is needed has failed."""
 
 
 @dataclass
@@ -66,16 +64,6 @@ class Implementation:
     dtype: str = "float32"
     head_width: int | None = None
     failed: set[str] = field(default_factory=set)
-    _program: Callable[..., dict[str, Array]] | None = None
-
-    def __post_init__(self) -> None:
-        """Check the names."""
-        check_names("supports", self.supports, tuple(CAPABILITIES))
-        one_of("dtype", self.dtype, tuple(TOLERANCE))
-
-    def wrap(self, function: Callable[..., Any]) -> "Implementation":
-        """Return another function with the same capabilities."""
-        return replace(self, function=function, _program=None)
 
     def can(self, name: str) -> bool:
         """Return whether the function claims a capability that has not failed."""
@@ -107,9 +95,12 @@ class Implementation:
             case = replace(case, Hv=case.H)
         return replace(case, dtype=self.dtype) if case.dtype == "float32" else case
 
-    def __call__(self, inputs: Arrays, dtype: str, **arguments: object) -> np.ndarray:
-        """Return the output for query, key and value."""
-        return self.results(inputs, dtype, **arguments)["output"]
+    @cached_property
+    def program(self) -> Callable[..., dict[str, Array]]:
+        """`differentiate` for this function; compiled if jit is supported."""
+        program = partial(differentiate, self.function)
+        jitted = jax.jit(program, static_argnames=("scale", "returning"))
+        return jitted if self.can("jit") else program
 
     def results(
         self,
@@ -119,7 +110,7 @@ class Implementation:
         tangents: Arrays | None = None,
         **arguments: Any,  # noqa: ANN401 - those of attend
     ) -> Results:
-        """Return what `differentiate` returns, in float64 NumPy; compiled if jit is supported.
+        """Return what `differentiate` returns, in float64 NumPy.
 
         Raises:
             NotImplementedError: the function does not claim what the call needs.
@@ -135,13 +126,9 @@ class Implementation:
         if dtype not in (self.dtype, "float32"):
             needs.append(dtype)
         self.require(*needs, *arguments.get("returning", ()), "values")
-        if self._program is None:
-            program = partial(differentiate, self.function)
-            jitted = jax.jit(program, static_argnames=("scale", "returning"))
-            self._program = jitted if self.can("jit") else program
         arrays = convert((inputs, cotangents, tangents), dtype)
         with jax.enable_x64(jax.config.jax_enable_x64 or dtype == "float64"):
-            results = self._program(*arrays, **arguments)
+            results = self.program(*arrays, **arguments)
         return {name: np.asarray(array).astype(np.float64) for name, array in results.items()}
 
 

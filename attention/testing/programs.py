@@ -27,7 +27,12 @@ from jax.sharding import PartitionSpec as P
 from attention.primitives import masks
 from attention.testing.case import Case
 from attention.testing.implementation import Implementation, convert, differentiate
-from attention.testing.reference import TOLERANCE, Equation, difference_of_results
+from attention.testing.reference import (
+    TOLERANCE,
+    ContractError,
+    assert_close,
+    reference_attention,
+)
 
 COST_LIMIT = 1.5  # of vmap, as a multiple of the cost of a batch
 COLLECTIVE = re.compile(
@@ -35,29 +40,26 @@ COLLECTIVE = re.compile(
 )
 
 
-def cost_of_vmap(implementation: Implementation, case: Case) -> str | None:
+def cost_of_vmap(implementation: Implementation, case: Case) -> None:
     """Compare the cost of vmap over the examples with the cost of the batch."""
-    arguments = {"mask": masks.causal()} if implementation.can("predicates") else {}
-    cotangents = {"forward": None}
+    mask = {"mask": masks.causal()} if implementation.can("predicates") else {}
+    run = partial(differentiate, implementation.function, **mask)
+    passes = {"forward": None}
     if implementation.can("gradients"):
-        cotangents["forward and backward"] = case.cotangents()
-    run = partial(differentiate, implementation.function, **arguments)
-    for name, given in cotangents.items():
-        arrays = convert((case.query_key_value(), given), case.dtype)
+        passes["forward and backward"] = case.cotangents()
+    for name, cotangents in passes.items():
+        arrays = convert((case.query_key_value(), cotangents), case.dtype)
         # Each example keeps a batch axis of 1, for functions that require one.
         examples = jax.tree.map(lambda array: array[:, None], arrays)
-        mapped, batch = (
-            _cost(jax.make_jaxpr(function)(*given).jaxpr)
-            for function, given in ((jax.vmap(run), examples), (run, arrays))
-        )
+        mapped = _cost(jax.make_jaxpr(jax.vmap(run))(*examples).jaxpr)
+        batch = _cost(jax.make_jaxpr(run)(*arrays).jaxpr)
         kinds = "sequential steps", "multiply-adds"
         for kind, actual, expected in zip(kinds, mapped, batch, strict=True):
             if actual > COST_LIMIT * max(1, expected):
-                return (
+                raise ContractError(
                     f"vmap over {case.B} examples needs {actual:.0f} {kind} {name}, and a batch of "
                     f"{case.B} needs {expected:.0f}"
                 )
-    return None
 
 
 def _cost(jaxpr: Any) -> tuple[float, float]:  # noqa: ANN401 - jax.extend.core.Jaxpr
@@ -86,7 +88,7 @@ def _is_jaxpr(param: object) -> bool:
     return hasattr(param, "eqns")
 
 
-def sharded(implementation: Implementation, case: Case, *, axis: int) -> str | None:
+def sharded(implementation: Implementation, case: Case, *, axis: int) -> None:
     """Check values, gradients, shardings and the compiled program for inputs on two devices.
 
     Args:
@@ -102,7 +104,7 @@ def sharded(implementation: Implementation, case: Case, *, axis: int) -> str | N
     inputs = case.query_key_value()
     cotangents = case.cotangents() if implementation.can("gradients") else None
     if any(array.shape[axis] % 2 for array in inputs):
-        return None  # a smaller case that two devices cannot share
+        return  # a smaller case that two devices cannot share
     with_mask = implementation.can("predicates")
 
     def function(*inputs: Array, first: Array) -> Array:
@@ -117,12 +119,14 @@ def sharded(implementation: Implementation, case: Case, *, axis: int) -> str | N
     first = jnp.int32(0)  # of the keys; traced
     compiled = jax.jit(partial(differentiate, function)).lower(*given, first=first).compile()
     if collectives := COLLECTIVE.findall(compiled.as_text()):
-        return f"the compiled program has {', '.join(collectives)}"
+        raise ContractError(f"the compiled program has {', '.join(collectives)}")
     results = compiled(*given, first=first)
     for name, array in results.items():
         if not array.sharding.is_equivalent_to(sharding, array.ndim):
-            return f"the sharding of the {name} is {array.sharding}, should be {sharding}"
-    allowed = np.tri(case.T, dtype=bool) if with_mask else None
-    expected = Equation(*inputs, allowed).results(cotangents)
+            raise ContractError(
+                f"the sharding of the {name} is {array.sharding}, should be {sharding}"
+            )
+    mask = np.tri(case.T, dtype=bool) if with_mask else True
+    expected = reference_attention(*inputs, mask, cotangents=cotangents)
     actual = {name: np.asarray(array, np.float64) for name, array in results.items()}
-    return difference_of_results(actual, expected, TOLERANCE[case.dtype])
+    assert_close(actual, expected, TOLERANCE[case.dtype])
