@@ -7,10 +7,10 @@ from typing import Any, Literal, get_args
 
 from attention.primitives.arguments import check_names
 from attention.primitives.choice import one_of
-from attention.testing.case import Case
 from attention.testing.implementation import (
     CAPABILITIES,
     EVERYTHING,
+    Case,
     Implementation,
     SkippedError,
 )
@@ -62,7 +62,6 @@ class Report:
         return tuple(row for row in self.rows if row.verdict in ("fail", "error"))
 
     def __getitem__(self, name: str) -> Row:
-        """Return the row of this name."""
         return {row.name: row for row in self.rows}[name]
 
     def __str__(self) -> str:

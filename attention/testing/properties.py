@@ -1,19 +1,28 @@
-"""Rows that do not compare one call with the equation: dtypes, `returning`, NaN and dropout."""
+"""Rows that do not compare a call with the equation: NaN, dropout, cost of vmap, shardings."""
 
+import math
+import re
 from functools import partial
 from itertools import product
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from attention.primitives import masks
 from attention.primitives.dropout import Dropout, keep_factor
-from attention.testing.case import Case
-from attention.testing.implementation import Implementation, convert
-from attention.testing.reference import TOLERANCE, Arrays, ContractError, assert_close
+from attention.testing.implementation import Case, Implementation, convert, differentiate
+from attention.testing.reference import Arrays, ContractError, assert_close, reference_attention
 
 NONFINITE = (np.nan, np.inf, -np.inf)
 DROPOUT_RATE = 0.25
+COST_LIMIT = 1.5  # of vmap, as a multiple of the cost of a batch
+COLLECTIVE = re.compile(
+    r"\b(all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)(?:-start)?\("
+)
 
 
 def shapes_and_dtypes(implementation: Implementation, case: Case) -> None:
@@ -107,7 +116,7 @@ def reproducible_dropout(implementation: Implementation, case: Case) -> None:
     assert_close(run(dropout=dropout()), kept, prefix="with the same key: ")
     if case.S > 4 and (kept["output"] == other["output"]).all():
         raise ContractError("another key drops the same pairs")
-    assert_close(run(dropout=dropout(rate=0.0)), run(), TOLERANCE[case.dtype], "at rate 0: ")
+    assert_close(run(dropout=dropout(rate=0.0)), run(), case.tolerance, "at rate 0: ")
 
 
 def rate_of_dropout(implementation: Implementation, case: Case) -> None:
@@ -116,8 +125,7 @@ def rate_of_dropout(implementation: Implementation, case: Case) -> None:
     kept = weights(implementation, case, dropout=dropout())
     dropped = kept == 0
     expected = np.where(dropped, 0, weights(implementation, case) / (1 - rate))
-    tolerance = TOLERANCE[case.dtype]
-    assert_close({"weights": kept}, {"weights": expected}, tolerance, "after dropout: ")
+    assert_close({"weights": kept}, {"weights": expected}, case.tolerance, "after dropout: ")
     # Five standard deviations; examples of a batch may drop the same pairs.
     spread = 5 * (rate * (1 - rate) / (case.N * case.T * case.S)) ** 0.5
     if abs(dropped.mean() - rate) > spread:
@@ -155,3 +163,93 @@ def weights(implementation: Implementation, case: Case, **arguments: object) -> 
         results = implementation.results((query, key, value), case.dtype, **arguments)
         outputs.append(results["output"])
     return np.concatenate(outputs, axis=-1)[..., : case.S].transpose(0, 2, 1, 3)
+
+
+def cost_of_vmap(implementation: Implementation, case: Case) -> None:
+    """Compare the cost of vmap over the examples with the cost of the batch."""
+    mask = {"mask": masks.causal()} if implementation.can("predicates") else {}
+    run = partial(differentiate, implementation.function, **mask)
+    passes = {"forward": None}
+    if implementation.can("gradients"):
+        passes["forward and backward"] = case.cotangents()
+    for name, cotangents in passes.items():
+        arrays = convert((case.query_key_value(), cotangents), case.dtype)
+        # Each example keeps a batch axis of 1, for functions that require one.
+        examples = jax.tree.map(lambda array: array[:, None], arrays)
+        mapped = _cost(jax.make_jaxpr(jax.vmap(run))(*examples).jaxpr)
+        batch = _cost(jax.make_jaxpr(run)(*arrays).jaxpr)
+        kinds = "sequential steps", "multiply-adds"
+        for kind, actual, expected in zip(kinds, mapped, batch, strict=True):
+            if actual > COST_LIMIT * max(1, expected):
+                raise ContractError(
+                    f"vmap over {case.B} examples needs {actual:.0f} {kind} {name}, and a batch of "
+                    f"{case.B} needs {expected:.0f}"
+                )
+
+
+def _cost(jaxpr: Any) -> np.ndarray:  # noqa: ANN401 - jax.extend.core.Jaxpr
+    """Return the sequential steps and the multiply-adds of a traced program.
+
+    Sequential steps are iterations of loops, nested loops multiplied: a batching rule that maps
+    over the examples one at a time has many. Multiply-adds are those of matrix products. A `cond`
+    counts as the mean of its branches; if it becomes a `select` under vmap, because its predicate
+    differs per example, as the sum. A `while` counts as one iteration.
+    """
+    total = np.zeros(2)
+    for equation in jaxpr.eqns:
+        name, params = equation.primitive.name, equation.params
+        leaves = jax.tree.leaves(list(params.values()), is_leaf=_is_jaxpr)
+        inner = [_cost(getattr(leaf, "jaxpr", leaf)) for leaf in leaves if _is_jaxpr(leaf)]
+        if name == "dot_general":
+            ((contracted, _), _) = params["dimension_numbers"]
+            lengths = (equation.invars[0].aval.shape[axis] for axis in contracted)
+            total[1] += math.prod(equation.outvars[0].aval.shape) * math.prod(lengths)
+        elif name == "cond":
+            total += np.mean(inner, axis=0)
+        else:
+            cost = sum(inner, np.zeros(2))
+            cost[0] = max(cost[0], name in ("scan", "while"))
+            total += cost * (params["length"] if name == "scan" else 1)
+    return total
+
+
+def _is_jaxpr(param: object) -> bool:
+    return hasattr(param, "eqns")
+
+
+def sharded(implementation: Implementation, case: Case, *, axis: int) -> None:
+    """Check results, shardings and the compiled program for inputs sharded over two devices.
+
+    The axis is 0 for the batch, and 2 for heads.
+    """
+    if len(jax.devices()) < 2:
+        raise NotImplementedError("one device")
+    inputs = case.query_key_value()
+    cotangents = case.cotangents() if implementation.can("gradients") else None
+    if any(array.shape[axis] % 2 for array in inputs):
+        return  # a smaller case that two devices cannot share
+    with_mask = implementation.can("predicates")
+
+    def function(*inputs: Array, first: Array) -> Array:
+        mask = masks.causal()
+        if implementation.can("closures"):
+            mask &= masks.from_function(lambda query, key: key >= first)
+        return implementation.function(*inputs, **({"mask": mask} if with_mask else {}))
+
+    mesh = Mesh(np.array(jax.devices()[:2]), ("devices",))
+    sharding = NamedSharding(mesh, PartitionSpec(*[None] * axis, "devices"))
+    given = jax.device_put(convert((inputs, cotangents), case.dtype), sharding)
+    first = jnp.int32(0)  # of the keys; traced
+    compiled = jax.jit(partial(differentiate, function)).lower(*given, first=first).compile()
+    if collectives := COLLECTIVE.findall(compiled.as_text()):
+        raise ContractError(f"the compiled program has {', '.join(collectives)}")
+    results = compiled(*given, first=first)
+    for name, array in results.items():
+        if not array.sharding.is_equivalent_to(sharding, array.ndim):
+            raise ContractError(
+                f"the sharding of the {name} is {array.sharding}, should be {sharding}"
+            )
+    mask = np.tri(case.T, dtype=bool) if with_mask else True
+    expected = reference_attention(*inputs, mask, cotangents=cotangents)
+    actual = {name: np.asarray(array, np.float64) for name, array in results.items()}
+    assert_close(actual, expected, case.tolerance)

@@ -1,6 +1,6 @@
 """The equation and its derivatives in float64 NumPy, and the comparison of results with them."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import numpy as np
 
@@ -38,30 +38,30 @@ def reference_attention(
     """Compute keep · softmax(score(scale · q kᵀ) + mask) v and, with cotangents, its gradients.
 
     Args:
-        query: `[B, T, N, H]`; query head n reads key head n // G.
-        key: `[B, S, K, H]`.
-        value: `[B, S, K, Hv]`.
-        mask: broadcasts to `[B, T, S]`.
+        query: `[..., T, N, H]`; query head n reads key head n // G.
+        key: `[..., S, K, H]`.
+        value: `[..., S, K, Hv]`.
+        mask: broadcasts to `[..., T, S]`.
         scale: 1/√H by default.
-        score: an analytic function of the scaled products `[B, N, T, S]`.
-        keep: multiplies the weights, `[B, N, T, S]`.
+        score: an analytic function of the scaled products `[..., N, T, S]`.
+        keep: multiplies the weights, `[..., N, T, S]`.
         cotangents: of "output" and, optionally, of "logsumexp".
 
     Returns:
-        "output" `[B, T, N, Hv]`, "weights" `[B, N, T, S]` before `keep`, "logsumexp" `[B, N, T]`,
-        the gradients of the inputs, and "gradient of scores" `[B, N, T, S]` after `score`.
+        "output" `[..., T, N, Hv]`, "weights" `[..., N, T, S]` before `keep`, "logsumexp"
+        `[..., N, T]`, gradients of the inputs, and "gradient of scores", which `score` returned.
     """
-    group = query.shape[2] // key.shape[2]
-    keys, values = (np.repeat(array, group, axis=2) for array in (key, value))  # [B, S, N, *]
-    scale = query.shape[3] ** -0.5 if scale is None else scale
-    products = scale * np.einsum("BTNH,BSNH->BNTS", query, keys)
-    visible = np.broadcast_to(mask, products[:, 0].shape)[:, None]
+    group = query.shape[-2] // key.shape[-2]
+    keys, values = (np.repeat(array, group, axis=-2) for array in (key, value))  # [..., S, N, *]
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    products = scale * np.einsum("...TNH,...SNH->...NTS", query, keys)
+    visible = np.broadcast_to(mask, products[..., 0, :, :].shape)[..., None, :, :]
     scores = np.where(visible, score(products), -np.inf)
     peak = scores.max(axis=-1, keepdims=True, initial=np.finfo(np.float64).min)
     exponentials = np.exp(scores - peak)
     total = exponentials.sum(axis=-1, keepdims=True)
     weights = exponentials / np.where(total == 0, 1, total)
-    output = np.einsum("BNTS,BSNH->BTNH", keep * weights, values)
+    output = np.einsum("...NTS,...SNH->...TNH", keep * weights, values)
     with np.errstate(divide="ignore"):  # the logarithm of 0 is -inf
         logsumexp = (np.log(total) + peak)[..., 0]
     results = {"output": output, "weights": weights, "logsumexp": logsumexp}
@@ -69,17 +69,17 @@ def reference_attention(
         return results
 
     of_output, of_logsumexp = cotangents["output"], cotangents.get("logsumexp", np.zeros(1))
-    of_weights = keep * np.einsum("BTNH,BSNH->BNTS", of_output, values)
+    of_weights = keep * np.einsum("...TNH,...SNH->...NTS", of_output, values)
     mean = (weights * of_weights).sum(axis=-1, keepdims=True)
     of_scores = weights * (of_weights - mean + of_logsumexp[..., None])
     slope = score(products + 1e-30j).imag / 1e-30  # by a complex step
     of_products = scale * of_scores * slope
-    of_keys = np.einsum("BNTS,BTNH->BSNH", of_products, query)
-    of_values = np.einsum("BNTS,BTNH->BSNH", keep * weights, of_output)
+    of_keys = np.einsum("...NTS,...TNH->...SNH", of_products, query)
+    of_values = np.einsum("...NTS,...TNH->...SNH", keep * weights, of_output)
     return results | {
-        "gradient of query": np.einsum("BNTS,BSNH->BTNH", of_products, keys),
-        "gradient of key": of_keys.reshape(*key.shape[:3], group, -1).sum(axis=3),
-        "gradient of value": of_values.reshape(*value.shape[:3], group, -1).sum(axis=3),
+        "gradient of query": np.einsum("...NTS,...SNH->...TNH", of_products, keys),
+        "gradient of key": of_keys.reshape(*key.shape[:-1], group, -1).sum(axis=-2),
+        "gradient of value": of_values.reshape(*value.shape[:-1], group, -1).sum(axis=-2),
         "gradient of scores": of_scores,
     }
 
@@ -124,12 +124,8 @@ def assert_close(
             index = np.unravel_index(np.argmax(error), error.shape)
             off = f" (off by {error[index]:.2g})" if np.isfinite(error[index]) else ""
             axes = ("B" + RESULTS[name])[-ours.ndim :]  # there may be two batch axes, or none
+            place = (f"{AXIS_NAMES[axis]} {n}" for axis, n in zip(axes, index, strict=True))
             raise ContractError(
-                f"{what} at {index_in_words(axes, index)} is {ours[index]:.4g}, should be "
+                f"{what} at {', '.join(place)} is {ours[index]:.4g}, should be "
                 f"{right[index]:.4g}{off}"
             )
-
-
-def index_in_words(axes: str, index: Iterable[int]) -> str:
-    """Return an index as in "batch 0, query 3"."""
-    return ", ".join(f"{AXIS_NAMES[axis]} {n}" for axis, n in zip(axes, index, strict=True))

@@ -3,9 +3,10 @@
 Most rows call the function under test in some way, and compare the results with the equation.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from typing import Any
 
 import jax
@@ -15,16 +16,12 @@ from jax import Array
 
 from attention.primitives import masks, scores
 from attention.testing import properties
-from attention.testing.case import Case
-from attention.testing.implementation import Implementation
-from attention.testing.programs import cost_of_vmap, sharded
+from attention.testing.implementation import Case, Implementation
 from attention.testing.reference import (
-    TOLERANCE,
     Arrays,
     ContractError,
     assert_close,
     central_difference,
-    index_in_words,
     reference_attention,
 )
 
@@ -54,7 +51,7 @@ class Call:
     cotangents: dict[str, np.ndarray] | None = None
 
 
-Calls = Callable[[Implementation, Case], Iterator[Call]]
+Calls = Callable[[Implementation, Case], Iterable[Call]]
 
 
 def compare(calls: Calls, *returning: str, reverse: bool = False, forward: bool = False) -> Check:
@@ -84,7 +81,7 @@ def compare(calls: Calls, *returning: str, reverse: bool = False, forward: bool 
             else:
                 expected = central_difference(equation, call.inputs, tangents)
                 prefix = call.words + "derivative of "
-            tolerance = TOLERANCE[case.dtype] if call.tolerance is None else call.tolerance
+            tolerance = case.tolerance if call.tolerance is None else call.tolerance
             assert_close(actual, expected, tolerance, prefix)
 
     return check
@@ -103,12 +100,11 @@ def attends_exactly(calls: Calls) -> Check:
                 selected = (np.arange(case.S) == s)[:, None, None]
                 visible = call.equation["mask"][:, :, s, None]
                 after = run((query, key, np.where(selected, value + 100, value)))
-                unused = np.argwhere(visible & (before == after["output"]).all(axis=-1))
-                if len(unused):
-                    place = index_in_words("BTN", unused[0])
-                    raise ContractError(
-                        f"{call.words}value {s} is visible but has no effect at {place}"
-                    )
+                unused = visible & (before == after["output"]).all(axis=-1)
+                for b, t, n in np.argwhere(unused)[:1]:
+                    place = f"batch {b}, query {t}, head {n}"
+                    words = f"{call.words}value {s} is visible but has no effect at {place}"
+                    raise ContractError(words)
                 other_key = run((query, np.where(selected, -3 * key - 1, key), value))
                 for what, results in (("value", after), ("key", other_key)):
                     expected = np.where(visible[..., None], results["output"], before)
@@ -140,7 +136,7 @@ def large_scores(implementation: Implementation, case: Case) -> Iterator[Call]:
     query, key = query * 128, key * 8
     # The rounding error of a product is relative to it, and changes the weights by as much.
     largest = np.abs(np.einsum("BTNH,BSNH->BNTS", query, key)).max()
-    tolerance = TOLERANCE[case.dtype] + 4 * float(jnp.finfo(case.dtype).eps) * largest
+    tolerance = case.tolerance + 4 * float(jnp.finfo(case.dtype).eps) * largest
     yield Call((query, key, value), {}, {}, tolerance=tolerance)
 
 
@@ -284,43 +280,26 @@ def _shuffled_positions(case: Case) -> tuple[np.ndarray, np.ndarray]:
     return np.int32(queries), np.int32(case.random(7).permutation(case.S))
 
 
-def batch(implementation: Implementation, case: Case) -> None:
-    """Compare a batch, its examples alone, and other batch axes with the equation."""
+def batches(implementation: Implementation, case: Case) -> Iterator[Call]:
+    """Yield calls of a batch, of its examples alone, and with other batch axes, if supported."""
     every = np.arange(case.B)
     selections = [every, *every[:, None]]
     if implementation.can("leading_axes"):
-        selections += [0, _two_axes(case)]  # no batch axis, and two
-    (call,) = masked(implementation, case)
-    for examples in selections:
-        _compare_examples(implementation, case, call, examples)
+        selections += [0, np.stack([every, every, every[::-1]])]  # no batch axis, and two
+    for call, examples in product(masked(implementation, case), selections):
+        inputs = tuple(array[examples] for array in call.inputs)
+        mask = {name: array[examples] for name, array in call.arguments.items()}
+        yield Call(inputs, mask, mask, f"with batch shape {np.shape(examples)}: ")
+
+
+# Checks of functions that are made from the function under test.
 
 
 def vmap(implementation: Implementation, case: Case) -> None:
     """Compare `jax.vmap` over a further axis with the equation."""
+    inputs = tuple(np.stack([x, x, x[::-1]]) for x in case.query_key_value())
     mapped = replace(implementation, function=jax.vmap(implementation.function))
-    (call,) = plain(implementation, case)
-    _compare_examples(mapped, case, call, _two_axes(case))
-
-
-def _two_axes(case: Case) -> np.ndarray:
-    """Return indices of examples `[3, B]`."""
-    every = np.arange(case.B)
-    return np.stack([every, every, every[::-1]])
-
-
-def _compare_examples(
-    implementation: Implementation, case: Case, call: Call, examples: np.ndarray | int
-) -> None:
-    """Compare the output for a selection of examples with the equation."""
-    inputs = tuple(array[examples] for array in call.inputs)
-    arguments = {name: array[examples] for name, array in call.arguments.items()}
-    actual = implementation.results(inputs, case.dtype, **arguments)
-    expected = reference_attention(*call.inputs, **call.equation)["output"][examples]
-    words = f"with batch shape {np.shape(examples)}: "
-    assert_close(actual, {"output": expected}, TOLERANCE[case.dtype], words)
-
-
-# Masks and score functions that close over traced arrays.
+    compare(lambda *_: [Call(inputs, {}, {})])(mapped, case)
 
 
 def closures_in_masks(implementation: Implementation, case: Case) -> None:
@@ -331,9 +310,9 @@ def closures_in_masks(implementation: Implementation, case: Case) -> None:
         mask = masks.from_function(lambda query, key: documents[query] == documents[key])
         return implementation.function(*inputs, mask=mask)
 
-    same = documents[:, None] == documents
-    call = Call(case.query_key_value(), {"documents": documents}, {"mask": same})
-    compare(lambda *_: iter([call]), reverse=True)(replace(implementation, function=function), case)
+    same = {"mask": documents[:, None] == documents}
+    call = Call(case.query_key_value(), {"documents": documents}, same)
+    compare(lambda *_: [call], reverse=True)(replace(implementation, function=function), case)
 
 
 def closures_in_scores(implementation: Implementation, case: Case) -> None:
@@ -359,7 +338,7 @@ def closures_in_scores(implementation: Implementation, case: Case) -> None:
     if cotangents is not None:
         of_slopes = -(expected["gradient of scores"] * distance).sum(axis=(0, 2, 3))
         expected["gradient of slopes"] = of_slopes
-    assert_close(actual, expected, TOLERANCE[case.dtype])
+    assert_close(actual, expected, case.tolerance)
 
 
 # All axes differ where they may. Rows share few shapes, since each shape is compiled.
@@ -397,7 +376,7 @@ CHECKS: dict[str, tuple[Any, ...]] = {
     "mask": (compare(masked), FULL, "mask"),
     "order of operations": (compare(softcap_and_bias), FULL),
     "attention sinks": (compare(sinks), FULL),
-    "batch": (batch, SQUARE),
+    "batch": (compare(batches), SQUARE),
     "vmap": (vmap, PLAIN, "vmap", "jit"),
     "unaligned lengths": (compare(plain), UNALIGNED),
     "unaligned lengths, masked": (compare(masked), UNALIGNED[3:], "mask", "unaligned lengths"),
@@ -452,9 +431,9 @@ CHECKS: dict[str, tuple[Any, ...]] = {
     "dropout: returned weights": (compare(dropped, "weights"), PAIRS[:1], "weights"),
     "closures in masks": (closures_in_masks, EVEN, "closures", "jit", "predicates"),
     "closures in scores": (closures_in_scores, EVEN, "closures", "jit", "scores"),
-    "cost of vmap": (cost_of_vmap, EVEN, "vmap", "jit", "values"),
-    "sharded batch": (partial(sharded, axis=0), EVEN, "sharding", "jit", "values"),
-    "sharded heads": (partial(sharded, axis=2), EVEN, "sharding", "jit", "values"),
+    "cost of vmap": (properties.cost_of_vmap, EVEN, "vmap", "jit", "values"),
+    "sharded batch": (partial(properties.sharded, axis=0), EVEN, "sharding", "jit", "values"),
+    "sharded heads": (partial(properties.sharded, axis=2), EVEN, "sharding", "jit", "values"),
 }
 ROWS = tuple(CHECKS)
 # The capability that later rows do without if a row fails, beside one of its own name.
