@@ -41,7 +41,6 @@ EVERYTHING = frozenset(CAPABILITIES)
 # The capabilities that arguments need.
 ARGUMENTS = {"scale": "scale", "score": "scores", "positions": "predicates", "dropout": "dropout"}
 
-
 AXES = ("B", "T", "S", "N", "K", "H", "Hv")
 # Axes to shrink together, for functions that require equal sizes, and axes to shrink alone.
 SHRINK = (("T", "S"), ("N", "K"), ("H", "Hv"), ("B",), ("T",), ("S",), ("N",), ("H",), ("Hv",))
@@ -181,12 +180,7 @@ class Implementation:
         tangents: Arrays | None = None,
         **arguments: Any,  # noqa: ANN401 - those of attend
     ) -> Results:
-        """Return what `differentiate` returns, in float64 NumPy.
-
-        Raises:
-            NotImplementedError: the function does not claim what the call needs.
-            SkippedError: what the call needs failed.
-        """
+        """Return what `differentiate` returns, in float64 NumPy; require what the call needs."""
         needs = [capability for name, capability in ARGUMENTS.items() if name in arguments]
         if "mask" in arguments:
             needs.append("mask" if isinstance(arguments["mask"], np.ndarray) else "predicates")

@@ -28,10 +28,7 @@ class Leak:
     evidence: str  # the size of the derivative or of the change
 
     def __str__(self) -> str:
-        return (
-            f"output {self.output} depends on input {self.input}, which it must not depend on: "
-            f"{self.evidence}"
-        )
+        return f"output {self.output} must not depend on input {self.input}: {self.evidence}"
 
 
 @dataclass(frozen=True)
@@ -50,13 +47,9 @@ class LeakReport:
     depends: np.ndarray
 
     def __str__(self) -> str:
-        lines = [f"{len(self.leaks)} leaks, {len(self.blind_spots)} blind spots"]
-        lines += map(str, self.leaks)
-        lines += (
-            f"output {output} may depend on input {given}, but does not"
-            for output, given in self.blind_spots
-        )
-        return "\n".join(lines)
+        summary = f"{len(self.leaks)} leaks, {len(self.blind_spots)} blind spots"
+        unused = (f"output {t} may depend on input {s}, but does not" for t, s in self.blind_spots)
+        return "\n".join([summary, *map(str, self.leaks), *unused])
 
     def raise_if_failed(self) -> None:
         """Raise an AssertionError that lists the leaks, if there are any."""
@@ -170,10 +163,7 @@ def _allowed(
     rows, sizes = output_shape[:-1], (output_shape[-1], input_shape[-1])
     fits = given.shape[-2:] == sizes and given.ndim <= len(output_shape) + 1
     if rows != input_shape[:-1] or not fits:
-        raise ValueError(
-            f"may_see needs the shape {shape} of all pairs, or {sizes} for each row, got "
-            f"{given.shape}"
-        )
+        raise ValueError(f"may_see has shape {given.shape}, needs {shape}, or {sizes} for each row")
     allowed = np.zeros(shape, bool)
     for row in np.ndindex(*rows):
         allowed[(*row, slice(None), *row)] = np.broadcast_to(given, (*rows, *sizes))[row]

@@ -27,15 +27,15 @@ COLLECTIVE = re.compile(
 
 def shapes_and_dtypes(implementation: Implementation, case: Case) -> None:
     """Check that the output is `[B, T, N, Hv]` in the dtype of the query."""
-    for dtype in {case.dtype, *({"bfloat16", "float16"} & set(implementation.supports))}:
+    narrow = filter(implementation.can, ("bfloat16", "float16"))
+    for dtype in dict.fromkeys([case.dtype, *narrow]):
         inputs = convert(case.query_key_value(), dtype)
         run = partial(jax.eval_shape, implementation.function)
         output = (run if implementation.can("jit") else implementation.function)(*inputs)
-        actual, shape = (output.shape, output.dtype.name), (case.B, case.T, case.N, case.Hv)
-        if actual != (shape, dtype):
-            raise ContractError(
-                f"the output has shape and dtype {actual}, should be {(shape, dtype)}"
-            )
+        actual = output.shape, output.dtype.name
+        expected = (case.B, case.T, case.N, case.Hv), dtype
+        if actual != expected:
+            raise ContractError(f"the output has shape and dtype {actual}, should be {expected}")
 
 
 def returning_more(implementation: Implementation, case: Case) -> None:
@@ -121,16 +121,15 @@ def reproducible_dropout(implementation: Implementation, case: Case) -> None:
 
 def rate_of_dropout(implementation: Implementation, case: Case) -> None:
     """Check that a quarter of the weights is dropped, per head, and the others scaled by 4/3."""
-    rate = DROPOUT_RATE
     kept = weights(implementation, case, dropout=dropout())
     dropped = kept == 0
-    expected = np.where(dropped, 0, weights(implementation, case) / (1 - rate))
+    expected = np.where(dropped, 0, weights(implementation, case) / (1 - DROPOUT_RATE))
     assert_close({"weights": kept}, {"weights": expected}, case.tolerance, "after dropout: ")
     # Five standard deviations; examples of a batch may drop the same pairs.
-    spread = 5 * (rate * (1 - rate) / (case.N * case.T * case.S)) ** 0.5
-    if abs(dropped.mean() - rate) > spread:
-        share = dropped.mean()
-        raise ContractError(f"a share of {share:.3f} of the weights is dropped, should be {rate}")
+    spread = 5 * (DROPOUT_RATE * (1 - DROPOUT_RATE) / (case.N * case.T * case.S)) ** 0.5
+    share = dropped.mean()
+    if abs(share - DROPOUT_RATE) > spread:
+        raise ContractError(f"{share:.3f} of the weights are dropped, should be {DROPOUT_RATE}")
     if case.N > 1 and case.T * case.S > 64 and (dropped[:, :1] == dropped).all():
         raise ContractError("all heads drop the same pairs")
 
@@ -176,8 +175,8 @@ def cost_of_vmap(implementation: Implementation, case: Case) -> None:
         arrays = convert((case.query_key_value(), cotangents), case.dtype)
         # Each example keeps a batch axis of 1, for functions that require one.
         examples = jax.tree.map(lambda array: array[:, None], arrays)
-        mapped = _cost(jax.make_jaxpr(jax.vmap(run))(*examples).jaxpr)
-        batch = _cost(jax.make_jaxpr(run)(*arrays).jaxpr)
+        mapped = _cost(jax.make_jaxpr(jax.vmap(run))(*examples))
+        batch = _cost(jax.make_jaxpr(run)(*arrays))
         kinds = "sequential steps", "multiply-adds"
         for kind, actual, expected in zip(kinds, mapped, batch, strict=True):
             if actual > COST_LIMIT * max(1, expected):
@@ -187,7 +186,7 @@ def cost_of_vmap(implementation: Implementation, case: Case) -> None:
                 )
 
 
-def _cost(jaxpr: Any) -> np.ndarray:  # noqa: ANN401 - jax.extend.core.Jaxpr
+def _cost(jaxpr: Any) -> np.ndarray:  # noqa: ANN401 - jax.extend.core.Jaxpr or ClosedJaxpr
     """Return the sequential steps and the multiply-adds of a traced program.
 
     Sequential steps are iterations of loops, nested loops multiplied: a batching rule that maps
@@ -199,7 +198,7 @@ def _cost(jaxpr: Any) -> np.ndarray:  # noqa: ANN401 - jax.extend.core.Jaxpr
     for equation in jaxpr.eqns:
         name, params = equation.primitive.name, equation.params
         leaves = jax.tree.leaves(list(params.values()), is_leaf=_is_jaxpr)
-        inner = [_cost(getattr(leaf, "jaxpr", leaf)) for leaf in leaves if _is_jaxpr(leaf)]
+        inner = [_cost(leaf) for leaf in leaves if _is_jaxpr(leaf)]
         if name == "dot_general":
             ((contracted, _), _) = params["dimension_numbers"]
             lengths = (equation.invars[0].aval.shape[axis] for axis in contracted)
@@ -246,9 +245,7 @@ def sharded(implementation: Implementation, case: Case, *, axis: int) -> None:
     results = compiled(*given, first=first)
     for name, array in results.items():
         if not array.sharding.is_equivalent_to(sharding, array.ndim):
-            raise ContractError(
-                f"the sharding of the {name} is {array.sharding}, should be {sharding}"
-            )
+            raise ContractError(f"{name} has sharding {array.sharding}, should be {sharding}")
     mask = np.tri(case.T, dtype=bool) if with_mask else True
     expected = reference_attention(*inputs, mask, cotangents=cotangents)
     actual = {name: np.asarray(array, np.float64) for name, array in results.items()}

@@ -84,10 +84,8 @@ def reference_attention(
     }
 
 
-def central_difference(
-    function: Callable[..., Results], inputs: Arrays, tangents: Arrays
-) -> Results:
-    """Return the derivatives of a function along tangents, exact to eight digits in float64."""
+def numerical_jvp(function: Callable[..., Results], inputs: Arrays, tangents: Arrays) -> Results:
+    """Return the derivatives along tangents by central differences, exact to eight digits."""
     ahead, behind = (
         function(*(x + step * tangent for x, tangent in zip(inputs, tangents, strict=True)))
         for step in (1e-4, -1e-4)
@@ -107,8 +105,7 @@ def assert_close(
         prefix: of the names in the message.
 
     Raises:
-        ContractError: a result has another shape or is not close; the message has the largest
-            error and its index.
+        ContractError: another shape, or an error, of which the message has the largest.
     """
     for name in (name for name in RESULTS if name in actual):
         ours, right, what = actual[name], expected[name], prefix + name
@@ -122,10 +119,8 @@ def assert_close(
         if not close.all():
             error = np.where(close, -1, np.where(np.isnan(error), np.inf, error))
             index = np.unravel_index(np.argmax(error), error.shape)
-            off = f" (off by {error[index]:.2g})" if np.isfinite(error[index]) else ""
+            due = f"{right[index]:.4g}"
+            due += f" (off by {error[index]:.2g})" if np.isfinite(error[index]) else ""
             axes = ("B" + RESULTS[name])[-ours.ndim :]  # there may be two batch axes, or none
-            place = (f"{AXIS_NAMES[axis]} {n}" for axis, n in zip(axes, index, strict=True))
-            raise ContractError(
-                f"{what} at {', '.join(place)} is {ours[index]:.4g}, should be "
-                f"{right[index]:.4g}{off}"
-            )
+            place = ", ".join(map("{} {}".format, (AXIS_NAMES[axis] for axis in axes), index))
+            raise ContractError(f"{what} at {place} is {ours[index]:.4g}, should be {due}")

@@ -21,7 +21,7 @@ from attention.testing.reference import (
     Arrays,
     ContractError,
     assert_close,
-    central_difference,
+    numerical_jvp,
     reference_attention,
 )
 
@@ -79,7 +79,7 @@ def compare(calls: Calls, *returning: str, reverse: bool = False, forward: bool 
             if tangents is None:
                 expected, prefix = equation(*call.inputs), call.words
             else:
-                expected = central_difference(equation, call.inputs, tangents)
+                expected = numerical_jvp(equation, call.inputs, tangents)
                 prefix = call.words + "derivative of "
             tolerance = case.tolerance if call.tolerance is None else call.tolerance
             assert_close(actual, expected, tolerance, prefix)
@@ -170,13 +170,9 @@ def sinks(implementation: Implementation, case: Case) -> Iterator[Call]:
     logits = np.float32(case.normal(15, case.N))
     for call in softcap_and_bias(implementation, case):
         logsumexp = reference_attention(*call.inputs, **call.equation)["logsumexp"]
-        keep = 1 / (1 + np.exp(logits[:, None] - logsumexp))
+        keep = {"keep": 1 / (1 + np.exp(logits[:, None] - logsumexp))[..., None]}
         score = *call.arguments["score"], scores.attention_sinks(jnp.asarray(logits))
-        yield Call(
-            call.inputs,
-            call.arguments | {"score": score},
-            call.equation | {"keep": keep[..., None]},
-        )
+        yield Call(call.inputs, call.arguments | {"score": score}, call.equation | keep)
 
 
 def alibi(implementation: Implementation, case: Case) -> Iterator[Call]:
@@ -332,9 +328,8 @@ def closures_in_scores(implementation: Implementation, case: Case) -> None:
     cotangents = case.cotangents() if implementation.can("gradients") else None
     closing = replace(implementation, function=function)
     actual = closing.results((*inputs, slopes), case.dtype, cotangents)
-    expected = reference_attention(
-        *inputs, score=lambda products: products - penalty, cotangents=cotangents
-    )
+    equation = {"score": lambda products: products - penalty, "cotangents": cotangents}
+    expected = reference_attention(*inputs, **equation)
     if cotangents is not None:
         of_slopes = -(expected["gradient of scores"] * distance).sum(axis=(0, 2, 3))
         expected["gradient of slopes"] = of_slopes
