@@ -52,8 +52,9 @@ def normalise(exponentials, allowed):
     return exponentials / np.where(total == 0, 1, total)
 
 
-def weighted_sum(weights, value):
+def weighted_sum(weights, value, dtype):
     """Return the sum over keys, where a weight of 0 times NaN is 0."""
+    del dtype
     products = weights[..., None] * np.moveaxis(value, -2, -3)[..., None, :, :]
     return np.where(weights[..., None] == 0, 0, products).sum(axis=-2)
 
@@ -106,7 +107,7 @@ def attention(query, key, value, *, mask=None, positions=None, scale=None, dropo
     if dropout is not None and positions is not None:
         factor = step("at_positions", at_positions)(factor, *positions)
     kept = weights * factor
-    output = np.moveaxis(step("weighted_sum", weighted_sum)(kept, wide), -3, -2)
+    output = np.moveaxis(step("weighted_sum", weighted_sum)(kept, wide, value.dtype), -3, -2)
     output = step("finish", finish)(output, value.dtype, returning)
     if not returning:
         return output

@@ -22,7 +22,7 @@ CAUSAL = np.tril(np.ones((T, T), bool))
 SEGMENTS = np.array([[0, 0, 0, 1, 1], [2, 3, 3, 3, 3]])
 PACKED = SEGMENTS[:, :, None] == SEGMENTS[:, None, :]
 LENGTHS = np.array([3, 5])
-REAL = np.arange(T) < LENGTHS[:, None]
+VISIBLE = np.broadcast_to(np.arange(T) < LENGTHS[:, None, None], (B, T, T))
 
 
 def drawn(*shape, seed=0):
@@ -64,7 +64,6 @@ def logits_of_source():
 
 
 FEATURES, TOKENS = drawn(B, T, 14), tokens(B, T)
-VISIBLE = np.broadcast_to(REAL[:, None], (B, T, T))
 PADDING, OTHERS = masks.lengths(LENGTHS), masks.segments(SEGMENTS)
 MODELS = {
     "attention: padding": (lambda: attention(PADDING), FEATURES, VISIBLE),
