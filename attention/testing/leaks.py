@@ -156,7 +156,8 @@ def _allowed(
     shape = *output_shape, *input_shape
     if callable(may_see):
         outputs, inputs = (map(_position, np.ndindex(*s)) for s in (output_shape, input_shape))
-        return np.array([may_see(*pair) for pair in product(outputs, inputs)]).reshape(shape)
+        pairs = product(outputs, inputs)
+        return np.array([may_see(*pair) for pair in pairs], bool).reshape(shape)
     given = np.asarray(may_see, bool)
     if given.shape == shape:
         return given

@@ -48,7 +48,7 @@ def constant_logsumexp(query, key, value, **arguments):
     return (found[0], stop(found[1])) if "returning" in arguments else found
 
 
-def gradient_in_fully_masked_rows(query, key, value, mask=None, **arguments):
+def gradient_if_masked(query, key, value, mask=None, **arguments):
     """Output 0 in fully masked rows, with the gradient of a mean."""
     output = attend(query, key, value, mask=mask, **arguments)
     if mask is None or arguments:
@@ -120,6 +120,10 @@ def scores_by_index(query, key, value, *, score=(), positions=None, **arguments)
     return attend(query, key, value, score=score, positions=positions, **arguments)
 
 
+def heads_first(query, key, value, **arguments):
+    return np.swapaxes(mutants.attention(query, key, value, **arguments), -3, -2)
+
+
 def mixes_the_batch(query, key, value, **arguments):
     return mutants.attention(query, key, value + value.mean(axis=0), **arguments)
 
@@ -171,17 +175,14 @@ def replicates(query, key, value, **arguments):
 
 def repairs_large_inputs(query, key, value, **arguments):
     """Skip a branch in a batch; under vmap, `cond` becomes `select` and runs both branches."""
+    attention = functools.partial(attend, **arguments)
+    large = (jnp.abs(query) > 1e9).any()
     return jax.lax.cond(
-        (jnp.abs(query) > 1e9).any(),
-        lambda *inputs: attend(*(x / 2 for x in inputs), **arguments),
-        lambda *inputs: attend(*inputs, **arguments),
-        *(query, key, value),
+        large, lambda *inputs: attention(*(x / 2 for x in inputs)), attention, query, key, value
     )
 
 
 NONFINITE = ("masked NaN and infinity", "gradients with masked NaN and infinity")
-FORWARD = EVERYTHING - {"gradients"}
-
 # Function, capabilities, rows: the last one fails, and the others pass.
 MUTANTS = [
     (constant_key, REVERSE_ONLY, ("values", "mask", "gradients")),
@@ -189,11 +190,7 @@ MUTANTS = [
     (reverse_only, EVERYTHING, ("mask", "gradients", "forward mode")),
     (reverse_only, REVERSE_ONLY, ("mask", "gradients", "second derivatives")),
     (constant_logsumexp, REVERSE_ONLY, ("gradients", "logsumexp", "gradients of logsumexp")),
-    (
-        gradient_in_fully_masked_rows,
-        REVERSE_ONLY,
-        ("gradients", "fully masked rows", "gradients of fully masked rows"),
-    ),
+    (gradient_if_masked, REVERSE_ONLY, ("fully masked rows", "gradients of fully masked rows")),
     (cleans_values_only, REVERSE_ONLY, ("mask", *NONFINITE)),
     (drops_forward_only, REVERSE_ONLY, ("dropout: rate and scale", "dropout: gradients")),
     (zero_gradient_of_nan, EVERYTHING, ("visible NaN", "gradients of visible NaN")),
@@ -203,7 +200,7 @@ MUTANTS = [
     (reduces_batch, EVERYTHING, ("values", "sharded heads", "sharded batch")),
     (reduces_heads, EVERYTHING, ("values", "sharded batch", "sharded heads")),
     (replicates, EVERYTHING, ("values", "sharded batch")),
-    (maps_examples, FORWARD, ("values", "vmap", "cost of vmap")),
+    (maps_examples, EVERYTHING - {"gradients"}, ("values", "vmap", "cost of vmap")),
     (repairs_large_inputs, EVERYTHING, ("values", "vmap", "cost of vmap")),
     (vmap_of_the_first_slice, EVERYTHING, ("values", "vmap")),
     (float32_inside, EVERYTHING, ("values", "float64")),
@@ -211,6 +208,8 @@ MUTANTS = [
     (constant_closures, EVERYTHING, ("gradients of scores",)),
     (ignores_sinks, EVERYTHING, ("attention sinks",)),
     (scores_by_index, EVERYTHING, ("order of operations", "scores at positions")),
+    (heads_first, mutants.SUPPORTS, ("shapes and dtypes",)),
+    (heads_first, mutants.SUPPORTS, ("values",)),
     (mixes_the_batch, mutants.SUPPORTS, ("batch",)),
 ]
 
