@@ -155,8 +155,7 @@ def _allowed(
     """Return the allowed dependences, bool `[*output positions, *input positions]`."""
     shape = *output_shape, *input_shape
     if callable(may_see):
-        outputs, inputs = (map(_position, np.ndindex(*s)) for s in (output_shape, input_shape))
-        pairs = product(outputs, inputs)
+        pairs = product(*(map(_position, np.ndindex(*s)) for s in (output_shape, input_shape)))
         return np.array([may_see(*pair) for pair in pairs], bool).reshape(shape)
     given = np.asarray(may_see, bool)
     if given.shape == shape:

@@ -359,8 +359,8 @@ gradients = partial(compare, reverse=True)
 NONFINITE, NAN = properties.masked_nonfinite, properties.visible_nan
 ALIGNED = ("unaligned lengths", "unaligned lengths, masked")
 
-# Name: check, cases, and what the row needs: capabilities, and earlier rows whose fault would fail
-# this one too. `Implementation.results` requires "values" and the capabilities of the arguments.
+# Name: check, cases, and needs. Needs are capabilities, and earlier rows: if they failed, this row
+# would fail for the same fault. `Implementation.results` adds "values" and those of the arguments.
 CHECKS: dict[str, tuple[Any, ...]] = {
     "shapes and dtypes": (properties.shapes_and_dtypes, PLAIN),
     "values": (compare(plain), PLAIN),
@@ -431,7 +431,7 @@ CHECKS: dict[str, tuple[Any, ...]] = {
     "sharded heads": (partial(properties.sharded, axis=2), EVEN, "sharding", "jit", "values"),
 }
 ROWS = tuple(CHECKS)
-# The capability that later rows do without if a row fails, beside one of its own name.
+# Row: the capability that its failure disables in later rows, beside one with the row's name.
 DISABLES = {
     "grouping": "grouped",
     "value width": "value_width",
