@@ -15,14 +15,13 @@ depend on which inputs, and which of these dependences are not allowed.
 
 from attention.testing.conformance import Report, Row, check_attention
 from attention.testing.implementation import CAPABILITIES, EVERYTHING
-from attention.testing.leaks import BlindSpot, Leak, LeakReport, find_leaks
+from attention.testing.leaks import Leak, LeakReport, find_leaks
 from attention.testing.rows import ROWS
 
 __all__ = [
     "CAPABILITIES",
     "EVERYTHING",
     "ROWS",
-    "BlindSpot",
     "Leak",
     "LeakReport",
     "Report",

@@ -6,11 +6,19 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from attention.primitives.arguments import check_names
-from attention.testing.case import Case, smallest
-from attention.testing.implementation import EVERYTHING, Implementation, SkippedError
-from attention.testing.rows import CHECKS, ROWS, Check
+from attention.primitives.choice import one_of
+from attention.testing.implementation import (
+    CAPABILITIES,
+    EVERYTHING,
+    Case,
+    Implementation,
+    SkippedError,
+)
+from attention.testing.reference import TOLERANCE, ContractError
+from attention.testing.rows import CHECKS, DISABLES, ROWS
 
 Verdict = Literal["pass", "fail", "error", "not supported", "skipped"]
+ATTEMPTS = 25  # smaller cases to try; each may cost a compilation
 
 
 @dataclass(frozen=True)
@@ -54,7 +62,6 @@ class Report:
         return tuple(row for row in self.rows if row.verdict in ("fail", "error"))
 
     def __getitem__(self, name: str) -> Row:
-        """Return the row of this name."""
         return {row.name: row for row in self.rows}[name]
 
     def __str__(self) -> str:
@@ -98,38 +105,56 @@ def check_attention(
     if not rows:
         raise ValueError("rows is empty: name at least one row to check")
     check_names("rows", rows, ROWS)
+    check_names("supports", supports, tuple(CAPABILITIES))
+    one_of("dtype", dtype, tuple(TOLERANCE))
     implementation = Implementation(function, supports, dtype, head_width)
     found: list[Row] = []
-    for check in CHECKS:
-        if check.name in rows:
-            found.append(_run(check, implementation))
+    for name in ROWS:
+        if name in rows:
+            found.append(_run(name, implementation))
             if found[-1].verdict in ("fail", "error", "skipped"):
-                implementation.failed |= {check.name, check.provides}
+                implementation.failed |= {name, DISABLES.get(name, name)}
     return Report(tuple(found))
 
 
-def _run(check: Check, implementation: Implementation) -> Row:
-    def find_fault(case: Case) -> tuple[Verdict, str] | None:
-        try:
-            implementation.require(*check.needs)
-            detail = check.find_fault(implementation, case)
-        except NotImplementedError as error:
-            return "not supported", _first_line(error)
-        except SkippedError as error:
-            return "skipped", str(error)
-        except Exception as error:  # the report contains any exception of the function under test
-            return "error", f"{type(error).__name__}: {_first_line(error)}"
-        return None if detail is None else ("fail", detail)
+def _run(name: str, implementation: Implementation) -> Row:
+    """Return the row of a check, with the smallest failing example."""
+    _, cases, *_ = CHECKS[name]
+    for case in dict.fromkeys(map(implementation.fit, cases)):
+        row = _run_case(name, implementation, case)
+        if row.verdict != "pass":
+            return row if row.example is None else _shrink(row, implementation)
+    return Row(name, "pass")
 
-    for case in dict.fromkeys(map(implementation.fit, check.cases)):
-        if fault := find_fault(case):
-            if fault[0] in ("not supported", "skipped"):
-                return Row(check.name, *fault)
-            case, fault = smallest(
-                case, fault, find_fault, lambda smaller: implementation.fit(smaller) == smaller
-            )
-            return Row(check.name, *fault, case)
-    return Row(check.name, "pass")
+
+def _run_case(name: str, implementation: Implementation, case: Case) -> Row:
+    check, _, *needs = CHECKS[name]
+    try:
+        implementation.require(*needs)
+        check(implementation, case)
+    except NotImplementedError as error:
+        return Row(name, "not supported", _first_line(error))
+    except SkippedError as error:
+        return Row(name, "skipped", str(error))
+    except ContractError as error:
+        return Row(name, "fail", str(error), case)
+    except Exception as error:  # the report contains any exception of the function under test
+        return Row(name, "error", f"{type(error).__name__}: {_first_line(error)}", case)
+    return Row(name, "pass")
+
+
+def _shrink(row: Row, implementation: Implementation) -> Row:
+    """Try smaller cases until none of them fails, or `ATTEMPTS` are used."""
+    tried = {row.example}
+    for _ in range(ATTEMPTS):
+        fitting = (case for case in row.example.smaller() if implementation.fit(case) == case)
+        case = next((case for case in fitting if case not in tried), None)
+        if case is None:
+            break
+        tried.add(case)
+        smaller = _run_case(row.name, implementation, case)
+        row = smaller if smaller.verdict == row.verdict else row
+    return row
 
 
 def _first_line(error: Exception) -> str:

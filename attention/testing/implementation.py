@@ -1,8 +1,8 @@
-"""The function under test: its capabilities, and programs that call and differentiate it."""
+"""The function under test with its capabilities, and the cases that it is called with."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import jax
@@ -10,9 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from attention.primitives.arguments import check_names
-from attention.primitives.choice import one_of
-from attention.testing.case import Case
 from attention.testing.reference import TOLERANCE, Arrays, Results
 
 # What a function may claim; rows that need other capabilities are not checked.
@@ -44,9 +41,80 @@ EVERYTHING = frozenset(CAPABILITIES)
 # The capabilities that arguments need.
 ARGUMENTS = {"scale": "scale", "score": "scores", "positions": "predicates", "dropout": "dropout"}
 
+AXES = ("B", "T", "S", "N", "K", "H", "Hv")
+# Axes to shrink together, for functions that require equal sizes, and axes to shrink alone.
+SHRINK = (("T", "S"), ("N", "K"), ("H", "Hv"), ("B",), ("T",), ("S",), ("N",), ("H",), ("Hv",))
+
+
+@dataclass(frozen=True)
+class Case:
+    """The axis sizes of one example, its dtype, and the seed of all its random numbers."""
+
+    B: int
+    T: int
+    S: int
+    N: int
+    K: int
+    H: int
+    Hv: int
+    dtype: str = "float32"
+    seed: int = 0
+
+    def __str__(self) -> str:
+        sizes = " ".join(f"{axis}={getattr(self, axis)}" for axis in AXES)
+        return f"{sizes} {self.dtype} seed={self.seed}"
+
+    @property
+    def tolerance(self) -> float:
+        """Return the largest allowed error of results of order one."""
+        return TOLERANCE[self.dtype]
+
+    def random(self, stream: int) -> np.random.Generator:
+        """Return a random generator of this case; each stream gives different numbers."""
+        return np.random.default_rng((self.seed, stream))
+
+    def normal(self, stream: int, *shape: int) -> np.ndarray:
+        """Return standard normal numbers in float64 that are exact in the dtype of the case."""
+        numbers = self.random(stream).standard_normal(shape)
+        return numbers.astype(jnp.dtype(self.dtype)).astype(np.float64)
+
+    def query_key_value(self, stream: int = 0) -> Arrays:
+        """Return query, key and value; or tangents of them, from another stream."""
+        return (
+            self.normal(stream, self.B, self.T, self.N, self.H),
+            self.normal(stream + 1, self.B, self.S, self.K, self.H),
+            self.normal(stream + 2, self.B, self.S, self.K, self.Hv),
+        )
+
+    def cotangents(self, *names: str) -> Results:
+        """Return random cotangents of "output" and of the names, which may be "logsumexp"."""
+        shapes = {
+            "output": (self.B, self.T, self.N, self.Hv),
+            "logsumexp": (self.B, self.N, self.T),
+        }
+        return {name: self.normal(10, *shapes[name]) for name in ("output", *names)}
+
+    def mask(self) -> np.ndarray:
+        """Return a random mask, bool `[B, T, S]`; every query may attend to at least one key."""
+        random = self.random(3)
+        mask = random.random((self.B, self.T, self.S)) < 0.6
+        some = random.integers(self.S, size=(self.B, self.T, 1))
+        return mask | (np.arange(self.S) == some)
+
+    def smaller(self) -> Iterator["Case"]:
+        """Yield cases with smaller axes, the smallest first."""
+        ones = replace(self, **dict.fromkeys(AXES, 1))
+        cases = [ones, replace(ones, T=min(self.T, 2), S=min(self.S, 2))]
+        for axes in SHRINK:
+            size = max(getattr(self, axis) for axis in axes)
+            for fewer in sorted({1, 2, size // 2, size - 1} & set(range(1, size))):
+                fewest = {axis: min(fewer, getattr(self, axis)) for axis in axes}
+                cases.append(replace(self, **fewest))
+        yield from (case for case in cases if case != self and case.N % case.K == 0)
+
 
 class SkippedError(Exception):
-    """A call needs what failed before."""
+    """A row or a capability that is needed has failed."""
 
 
 @dataclass
@@ -66,16 +134,6 @@ class Implementation:
     dtype: str = "float32"
     head_width: int | None = None
     failed: set[str] = field(default_factory=set)
-    _program: Callable[..., dict[str, Array]] | None = None
-
-    def __post_init__(self) -> None:
-        """Check the names."""
-        check_names("supports", self.supports, tuple(CAPABILITIES))
-        one_of("dtype", self.dtype, tuple(TOLERANCE))
-
-    def wrap(self, function: Callable[..., Any]) -> "Implementation":
-        """Return another function with the same capabilities."""
-        return replace(self, function=function, _program=None)
 
     def can(self, name: str) -> bool:
         """Return whether the function claims a capability that has not failed."""
@@ -107,9 +165,12 @@ class Implementation:
             case = replace(case, Hv=case.H)
         return replace(case, dtype=self.dtype) if case.dtype == "float32" else case
 
-    def __call__(self, inputs: Arrays, dtype: str, **arguments: object) -> np.ndarray:
-        """Return the output for query, key and value."""
-        return self.results(inputs, dtype, **arguments)["output"]
+    @cached_property
+    def program(self) -> Callable[..., dict[str, Array]]:
+        """`differentiate` for this function; compiled if jit is supported."""
+        program = partial(differentiate, self.function)
+        jitted = jax.jit(program, static_argnames=("scale", "returning"))
+        return jitted if self.can("jit") else program
 
     def results(
         self,
@@ -119,12 +180,7 @@ class Implementation:
         tangents: Arrays | None = None,
         **arguments: Any,  # noqa: ANN401 - those of attend
     ) -> Results:
-        """Return what `differentiate` returns, in float64 NumPy; compiled if jit is supported.
-
-        Raises:
-            NotImplementedError: the function does not claim what the call needs.
-            SkippedError: what the call needs failed.
-        """
+        """Return what `differentiate` returns, in float64 NumPy; require what the call needs."""
         needs = [capability for name, capability in ARGUMENTS.items() if name in arguments]
         if "mask" in arguments:
             needs.append("mask" if isinstance(arguments["mask"], np.ndarray) else "predicates")
@@ -135,13 +191,9 @@ class Implementation:
         if dtype not in (self.dtype, "float32"):
             needs.append(dtype)
         self.require(*needs, *arguments.get("returning", ()), "values")
-        if self._program is None:
-            program = partial(differentiate, self.function)
-            jitted = jax.jit(program, static_argnames=("scale", "returning"))
-            self._program = jitted if self.can("jit") else program
         arrays = convert((inputs, cotangents, tangents), dtype)
         with jax.enable_x64(jax.config.jax_enable_x64 or dtype == "float64"):
-            results = self._program(*arrays, **arguments)
+            results = self.program(*arrays, **arguments)
         return {name: np.asarray(array).astype(np.float64) for name, array in results.items()}
 
 

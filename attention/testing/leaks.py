@@ -5,14 +5,16 @@ zeros exactly, so without a dependence the derivative is exactly zero. And a rep
 changes the bits of an output or does not; this needs no derivative, so it works for integer tokens.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import jax
 import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
+# A number, or (row, position) in a batch.
 Position = int | tuple[int, ...]
 MaySee = ArrayLike | Callable[[Position, Position], bool]
 
@@ -26,53 +28,28 @@ class Leak:
     evidence: str  # the size of the derivative or of the change
 
     def __str__(self) -> str:
-        return (
-            f"output {_words(self.output)} depends on input {_words(self.input)}, "
-            f"which it must not depend on: {self.evidence}"
-        )
-
-
-@dataclass(frozen=True)
-class BlindSpot:
-    """An output position that does not depend on an input position, although it may."""
-
-    output: Position
-    input: Position
-
-    def __str__(self) -> str:
-        return (
-            f"output {_words(self.output)} may depend on input {_words(self.input)}, but does not"
-        )
+        return f"output {self.output} must not depend on input {self.input}: {self.evidence}"
 
 
 @dataclass(frozen=True)
 class LeakReport:
-    """The result of `find_leaks`; its length is the number of leaks.
+    """The result of `find_leaks`.
 
     Attributes:
         leaks: sorted by output, then by input.
-        blind_spots: no error, but a hint that a mask may hide too much.
+        blind_spots: pairs of an output and an input position that it may depend on, but does not:
+            no error, but a hint that a mask may hide too much.
         depends: bool `[*output positions, *input positions]`, all dependences that were found.
     """
 
     leaks: tuple[Leak, ...]
-    blind_spots: tuple[BlindSpot, ...]
+    blind_spots: tuple[tuple[Position, Position], ...]
     depends: np.ndarray
 
-    @property
-    def ok(self) -> bool:
-        """Whether there are no leaks."""
-        return not self.leaks
-
-    def __len__(self) -> int:
-        return len(self.leaks)
-
-    def __iter__(self) -> Iterator[Leak]:
-        return iter(self.leaks)
-
     def __str__(self) -> str:
-        lines = [f"{len(self.leaks)} leaks, {len(self.blind_spots)} blind spots"]
-        return "\n".join([*lines, *map(str, self.leaks), *map(str, self.blind_spots)])
+        summary = f"{len(self.leaks)} leaks, {len(self.blind_spots)} blind spots"
+        unused = (f"output {t} may depend on input {s}, but does not" for t, s in self.blind_spots)
+        return "\n".join([summary, *map(str, self.leaks), *unused])
 
     def raise_if_failed(self) -> None:
         """Raise an AssertionError that lists the leaks, if there are any."""
@@ -95,8 +72,8 @@ def find_leaks(
         model: maps inputs to outputs `[..., T, any width]`; can be traced by jax.
         inputs: floats `[..., S, D]`, or integer tokens `[..., S]`. The last axis of floats is not
             split: a position is the vector of its features.
-        may_see: the allowed dependences. A function of (output position, input position), where a
-            position is a number, or (row, position) in a batch; or a bool array, either
+        may_see: the allowed dependences. A function of (output position, input position), which
+            are numbers, or pairs (row, position) in a batch; or a bool array, either
             `[*output positions, *input positions]`, or `[T, S]` or `[..., T, S]`, one for each row:
             then rows must not depend on each other.
         vocab_size: replacement tokens are below it; the largest token plus one by default.
@@ -105,15 +82,13 @@ def find_leaks(
             inputs by zero fails this test.
 
     Raises:
-        ValueError: an array `may_see` of another shape, or trials below 1.
+        ValueError: an array `may_see` of another shape.
 
     >>> import jax.numpy as jnp
-    >>> leaks = find_leaks(lambda x: x + x[::-1], jnp.ones((2, 3)), jnp.eye(2))
-    >>> [(leak.output, leak.input) for leak in leaks]
+    >>> report = find_leaks(lambda x: x + x[::-1], jnp.ones((2, 3)), jnp.eye(2))
+    >>> [(leak.output, leak.input) for leak in report.leaks]
     [(0, 1), (1, 0)]
     """
-    if trials < 1:
-        raise ValueError(f"trials must be at least 1, got {trials}")
     inputs = np.asarray(inputs)
     tokens = np.issubdtype(inputs.dtype, np.integer)
     input_shape = inputs.shape if tokens else inputs.shape[:-1]
@@ -150,17 +125,16 @@ def find_leaks(
     if nonfinite and not tokens:
         effects["change by NaN"] = largest(change, inputs, np.full_like(inputs, np.nan)[None])
     depends = np.any([found > 0 for found in effects.values()], axis=0)
-    allowed = _allowed(may_see, output_shape, input_shape)
     leaks, blind_spots = [], []
-    for index in map(tuple, np.argwhere(depends != allowed).tolist()):
-        pair = _position(index[: len(output_shape)]), _position(index[len(output_shape) :])
-        sizes = [
-            f"{name} {found[index]:.3g}" for name, found in effects.items() if found[index] > 0
-        ]
-        if sizes:
-            leaks.append(Leak(*pair, ", ".join(sizes)))
+    for index in np.argwhere(depends != _allowed(may_see, output_shape, input_shape)).tolist():
+        output = _position(index[: len(output_shape)])
+        given = _position(index[len(output_shape) :])
+        sizes = {name: found[tuple(index)] for name, found in effects.items()}
+        evidence = ", ".join(f"{name} {size:.3g}" for name, size in sizes.items() if size > 0)
+        if evidence:
+            leaks.append(Leak(output, given, evidence))
         else:
-            blind_spots.append(BlindSpot(*pair))
+            blind_spots.append((output, given))
     return LeakReport(tuple(leaks), tuple(blind_spots), depends)
 
 
@@ -179,33 +153,22 @@ def _allowed(
     may_see: MaySee, output_shape: tuple[int, ...], input_shape: tuple[int, ...]
 ) -> np.ndarray:
     """Return the allowed dependences, bool `[*output positions, *input positions]`."""
-    allowed = np.zeros((*output_shape, *input_shape), bool)
+    shape = *output_shape, *input_shape
     if callable(may_see):
-        for output in np.ndindex(*output_shape):
-            for given in np.ndindex(*input_shape):
-                allowed[output + given] = may_see(_position(output), _position(given))
-        return allowed
+        pairs = product(*(map(_position, np.ndindex(*s)) for s in (output_shape, input_shape)))
+        return np.array([may_see(*pair) for pair in pairs], bool).reshape(shape)
     given = np.asarray(may_see, bool)
-    if given.shape == allowed.shape:
+    if given.shape == shape:
         return given
     rows, sizes = output_shape[:-1], (output_shape[-1], input_shape[-1])
     fits = given.shape[-2:] == sizes and given.ndim <= len(output_shape) + 1
     if rows != input_shape[:-1] or not fits:
-        raise ValueError(
-            f"may_see needs the shape {allowed.shape} of all pairs, or {sizes} for each row, got "
-            f"{given.shape}"
-        )
+        raise ValueError(f"may_see has shape {given.shape}, needs {shape}, or {sizes} for each row")
+    allowed = np.zeros(shape, bool)
     for row in np.ndindex(*rows):
         allowed[(*row, slice(None), *row)] = np.broadcast_to(given, (*rows, *sizes))[row]
     return allowed
 
 
-def _position(index: tuple[int, ...]) -> Position:
-    return index[0] if len(index) == 1 else index
-
-
-def _words(position: Position) -> str:
-    if isinstance(position, int):
-        return str(position)
-    *rows, last = position
-    return f"(row {', '.join(map(str, rows))}, position {last})"
+def _position(index: Sequence[int]) -> Position:
+    return index[0] if len(index) == 1 else tuple(index)

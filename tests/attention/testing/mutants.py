@@ -3,10 +3,9 @@
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from attention.primitives.dropout import Dropout, keep_factor
+from attention.primitives.dropout import keep_factor
 from attention.primitives.masks import Mask, to_array
 
 SUPPORTS = {
@@ -15,7 +14,9 @@ SUPPORTS = {
 }
 
 
-DENSE = {}  # bool arrays of masks, which are the same in every report
+# Compiled for the largest sizes, of which smaller ones are slices.
+TO_ARRAY, KEEP_FACTOR = jax.jit(to_array), jax.jit(keep_factor)
+LARGEST = 272
 
 
 def kv_head(num_heads, num_kv_heads):
@@ -28,15 +29,11 @@ def dense(mask, positions, T, S):
     if not isinstance(mask, Mask):
         return mask
     positions = (np.arange(T), np.arange(S)) if positions is None else positions
-    padded = [  # to one length, so that each rank compiles once
-        np.pad(x, [(0, 0)] * (np.ndim(x) - 1) + [(0, 272 - np.shape(x)[-1])]).astype(np.int32)
+    padded = [
+        np.pad(x, [(0, 0)] * (np.ndim(x) - 1) + [(0, LARGEST - np.shape(x)[-1])]).astype(np.int32)
         for x in positions
     ]
-    leaves, structure = jax.tree.flatten((mask, padded))
-    key = structure, *((np.shape(leaf), np.asarray(leaf).tobytes()) for leaf in leaves)
-    if key not in DENSE:
-        DENSE[key] = np.asarray(to_array(mask, *padded))
-    return DENSE[key][..., :T, :S]
+    return np.asarray(TO_ARRAY(mask, *padded))[..., :T, :S]
 
 
 def exponentials(scores):
@@ -47,12 +44,11 @@ def exponentials(scores):
 
 def normalise(exponentials, allowed):
     """Return weights with the sum 1, or 0 for a fully masked row."""
-    del allowed
     total = exponentials.sum(axis=-1, keepdims=True)
     return exponentials / np.where(total == 0, 1, total)
 
 
-def weighted_sum(weights, value):
+def weighted_sum(weights, value, dtype):
     """Return the sum over keys, where a weight of 0 times NaN is 0."""
     products = weights[..., None] * np.moveaxis(value, -2, -3)[..., None, :, :]
     return np.where(weights[..., None] == 0, 0, products).sum(axis=-2)
@@ -60,17 +56,8 @@ def weighted_sum(weights, value):
 
 def keep(dropout, N, T, S):
     """Return the dropout factor of each weight."""
-    words = tuple(jax.random.key_data(dropout.rng).tolist())
-    return _keep(words, dropout.rate)[:N, :T, :S]
-
-
-@functools.lru_cache
-def _keep(words, rate):
-    """Compute the largest size once; smaller sizes are slices of it."""
-    key = jax.random.wrap_key_data(jnp.asarray(words, jnp.uint32))
-    return np.asarray(
-        keep_factor(Dropout(key, rate), jnp.arange(8), jnp.arange(128), jnp.arange(64))
-    )
+    positions = np.arange(LARGEST, dtype=np.int32)
+    return np.asarray(KEEP_FACTOR(dropout, positions[:8], positions, positions))[:N, :T, :S]
 
 
 def at_positions(factor, query_positions, key_positions):
@@ -80,7 +67,6 @@ def at_positions(factor, query_positions, key_positions):
 
 def finish(output, dtype, returning):
     """Return the output in its dtype."""
-    del returning
     return output.astype(dtype)
 
 
@@ -88,7 +74,7 @@ def finish(output, dtype, returning):
 def attention(query, key, value, *, mask=None, positions=None, scale=None, dropout=None,
               returning=(), **steps):  # fmt: skip
     """Compute softmax(q kᵀ / √d + mask) v; each keyword of `steps` replaces a step."""
-    step = functools.partial(steps.get)
+    step = steps.get
     T, N, S, K = query.shape[-3], query.shape[-2], key.shape[-3], key.shape[-2]
     query, key, wide = (np.asarray(x, np.float64) for x in (query, key, value))
     heads = step("kv_head", kv_head)(N, K)
@@ -106,7 +92,7 @@ def attention(query, key, value, *, mask=None, positions=None, scale=None, dropo
     if dropout is not None and positions is not None:
         factor = step("at_positions", at_positions)(factor, *positions)
     kept = weights * factor
-    output = np.moveaxis(step("weighted_sum", weighted_sum)(kept, wide), -3, -2)
+    output = np.moveaxis(step("weighted_sum", weighted_sum)(kept, wide, value.dtype), -3, -2)
     output = step("finish", finish)(output, value.dtype, returning)
     if not returning:
         return output
