@@ -19,7 +19,7 @@ CAPABILITIES = {
     "gradients": "reverse-mode derivatives",
     "jvp": "forward-mode derivatives",
     "second_derivatives": "forward over reverse mode",
-    "mask": "mask= a bool array [..., T, S], True = may attend",
+    "mask": "mask= a bool array [..., 1, T, S], True = may attend",
     "predicates": "mask= a mask of attention.masks, and positions= a pair of integer arrays",
     "scores": "score= a tuple of attention.scores",
     "closures": "masks and scores made by from_function that close over traced arrays",
@@ -182,8 +182,11 @@ class Implementation:
     ) -> Results:
         """Return what `differentiate` returns, in float64 NumPy; require what the call needs."""
         needs = [capability for name, capability in ARGUMENTS.items() if name in arguments]
-        if "mask" in arguments:
-            needs.append("mask" if isinstance(arguments["mask"], np.ndarray) else "predicates")
+        if isinstance(mask := arguments.get("mask"), np.ndarray):
+            needs.append("mask")
+            arguments["mask"] = mask[..., None, :, :]  # the same for all heads
+        elif mask is not None:
+            needs.append("predicates")
         if cotangents is not None:
             needs.append("gradients")
         if tangents is not None:

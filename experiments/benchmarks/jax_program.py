@@ -37,7 +37,7 @@ def flags_or_mask(
 
     Args:
         attend: a function with the arguments of `attention.attend`, and with flags.
-        flags: pattern → keyword arguments. Other patterns are a dense mask `[1, T, S]`.
+        flags: pattern → keyword arguments. Other patterns are a dense mask `[1, 1, T, S]`.
     """
 
     def call(case: Case) -> Call:
@@ -47,14 +47,9 @@ def flags_or_mask(
             return attend(query, key, value, mask=mask, **options)
 
         dense = case.pattern != "full" and not options
-        return Call(function, (case.allowed()[None],) if dense else ())
+        return Call(function, (case.allowed()[None, None],) if dense else ())
 
     return call
-
-
-def for_heads(mask: Array | None) -> Array | None:
-    """Return a mask `[..., T, S]` as `[..., 1, T, S]`: the same for all heads."""
-    return None if mask is None else mask[..., None, :, :]
 
 
 def compiled(case: Case, inputs: Inputs, call: Call) -> Program:

@@ -10,7 +10,7 @@ from jax import Array
 
 from attention import Dropout
 from experiments.benchmarks.contender import COMMON, Candidate, Contender
-from experiments.benchmarks.jax_program import flags_or_mask, for_heads, jax_contender
+from experiments.benchmarks.jax_program import flags_or_mask, jax_contender
 
 VERSION = f"flax {flax.__version__}"
 SUPPORTS = COMMON | {"value_width", "leading_axes", "dropout"}
@@ -43,7 +43,7 @@ def attend(
     if dropout is not None:
         options |= {"dropout_rng": dropout.rng, "dropout_rate": dropout.rate}
     options |= {"broadcast_dropout": False, "deterministic": dropout is None}
-    return nnx.dot_product_attention(query, key, value, mask=for_heads(mask), **options)
+    return nnx.dot_product_attention(query, key, value, mask=mask, **options)
 
 
 def attend_by_module(
@@ -77,7 +77,7 @@ def attend_by_module(
     )
     found = module(
         *(array.reshape(*array.shape[:-2], features) for array in (query, key, value)),
-        mask=for_heads(mask),
+        mask=mask,
         rngs=None if dropout is None else nnx.Rngs(dropout=dropout.rng),
     )
     return found.reshape(query.shape)

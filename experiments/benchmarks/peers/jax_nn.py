@@ -9,7 +9,7 @@ from jax import Array
 
 from experiments.benchmarks.cases import WINDOW
 from experiments.benchmarks.contender import COMMON, Candidate, Contender
-from experiments.benchmarks.jax_program import flags_or_mask, for_heads, jax_contender
+from experiments.benchmarks.jax_program import flags_or_mask, jax_contender
 
 VERSION = f"jax {jax.__version__}"
 FLAGS = {"causal": {"is_causal": True}, "window": {"local_window_size": (WINDOW - 1, 0)}}
@@ -40,6 +40,6 @@ def attend(
     **options: Any,  # noqa: ANN401 - of the function itself
 ) -> Any:  # noqa: ANN401 - as attention.attend
     """Call the function with the arguments and results of `attention.attend`."""
-    options |= {"mask": for_heads(mask), "scale": scale, "return_residual": bool(returning)}
+    options |= {"mask": mask, "scale": scale, "return_residual": bool(returning)}
     found = jax.nn.dot_product_attention(query, key, value, **options)
     return (found[0], {"logsumexp": found[1].swapaxes(-1, -2)}) if returning else found

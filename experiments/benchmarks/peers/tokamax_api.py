@@ -10,7 +10,7 @@ from absl import flags
 from jax import Array
 
 from experiments.benchmarks.contender import COMMON, Candidate, Contender
-from experiments.benchmarks.jax_program import flags_or_mask, for_heads, jax_contender
+from experiments.benchmarks.jax_program import flags_or_mask, jax_contender
 from experiments.benchmarks.peers.jax_nn import FLAGS
 
 SUPPORTS = COMMON | {"scale", "grouped", "value_width", "leading_axes"}
@@ -50,7 +50,7 @@ def attend(
     """Call the function with the arguments and results of `attention.attend`."""
     import tokamax
 
-    return tokamax.dot_product_attention(query, key, value, mask=for_heads(mask), **options)
+    return tokamax.dot_product_attention(query, key, value, mask=mask, **options)
 
 
 def _version() -> str:

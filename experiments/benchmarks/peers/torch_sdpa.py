@@ -177,7 +177,7 @@ def _call(options: dict[str, float | None], *inputs: np.ndarray) -> tuple["Tenso
     given = [_tensor(array).requires_grad_(torch.is_grad_enabled()) for array in arrays]
     query, key, value = (tensor.transpose(-3, -2) for tensor in given)  # [..., N, T, H]
     if mask is not None:
-        options = options | {"attn_mask": torch.from_numpy(np.array(mask))[..., None, :, :]}
+        options = options | {"attn_mask": torch.from_numpy(np.array(mask))}
     grouped = query.shape[-3] != key.shape[-3]
     output = torch.nn.functional.scaled_dot_product_attention(
         query, key, value, enable_gqa=grouped, **options

@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 from attention import ShardedAttention, block_mask, masks, zigzag
 from tests.attention.primitives.inputs import draw
-from tests.attention.primitives.sharded_attention import CHECKS, SLOW
+from tests.attention.primitives.ring import CHECKS, SLOW
 
 MESH = jax.make_mesh((2,), ("sequence",), axis_types=(AxisType.Auto,))
 RING = ShardedAttention(MESH, P(None, "sequence"))

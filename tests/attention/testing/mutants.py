@@ -27,7 +27,7 @@ def kv_head(num_heads, num_kv_heads):
 def dense(mask, positions, T, S):
     """Return a mask as a bool array."""
     if not isinstance(mask, Mask):
-        return mask
+        return None if mask is None else mask[..., 0, :, :]
     positions = (np.arange(T), np.arange(S)) if positions is None else positions
     padded = [
         np.pad(x, [(0, 0)] * (np.ndim(x) - 1) + [(0, LARGEST - np.shape(x)[-1])]).astype(np.int32)

@@ -82,7 +82,7 @@ def last_tile(allowed):
 
 
 def later_queries_if_causal(mask, positions, T, S):
-    if isinstance(mask, masks.Causal):
+    if isinstance(mask, masks.Window) and mask.before is None:
         queries, keys = (np.arange(T), np.arange(S)) if positions is None else positions
         positions = np.asarray(queries) + 1, keys
     return mutants.dense(mask, positions, T, S)

@@ -53,7 +53,7 @@ def gradient_if_masked(query, key, value, mask=None, **arguments):
     output = attend(query, key, value, mask=mask, **arguments)
     if mask is None or arguments:
         return output
-    empty = ~mask.any(axis=-1)[..., None, None]
+    empty = ~mask[..., 0, :, :].any(axis=-1)[..., None, None]
     mean = jnp.broadcast_to(value.mean(axis=(-3, -2), keepdims=True), output.shape)
     return jnp.where(empty, mean - stop(mean), output)
 
@@ -64,7 +64,7 @@ def cleans_values_only(query, key, value, mask=None):
     value = jnp.where(jnp.isfinite(value), value, 0)
     key, value = jnp.repeat(key, groups, axis=-2), jnp.repeat(value, groups, axis=-2)
     scores = query.shape[-1] ** -0.5 * jnp.einsum("BTNH,BSNH->BNTS", query, key)
-    allowed = True if mask is None else mask[:, None]
+    allowed = True if mask is None else mask
     weights = jax.nn.softmax(scores, where=allowed)
     return jnp.einsum("BNTS,BSNH->BTNH", weights, value)
 

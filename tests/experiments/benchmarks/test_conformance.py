@@ -66,7 +66,7 @@ def test_tiled_attention_passes_every_row():
 
 def test_error_of_an_implementation_is_not_a_refusal():
     reference = next(one for one in ours.candidates() if isinstance(one, Candidate))
-    with pytest.raises(ValueError, match="batch axes differ"):
+    with pytest.raises(ValueError, match="batch axes of query and key differ"):
         reference.function(jnp.ones((1, 2, 1, 3)), *[jnp.ones((2, 2, 1, 3))] * 2)
 
 
