@@ -26,9 +26,7 @@ from attention.decoding.strategy import DecodingOptions
 from attention.primitives.cache import empty_cache
 from attention.primitives.constant import Constant
 from tests.attention.decoding.markov import BOS, END, random_table
-from tests.attention.primitives.inputs import (
-    jitted,
-)
+from tests.attention.primitives.inputs import jitted
 
 Q, V = 37, 7  # 17 slots admit two rows at once, which do not divide 37
 STOPPING = StoppingCriteria(9, END)

@@ -25,14 +25,7 @@ from attention.decoding import (
     stream,
 )
 from attention.primitives.pytree_dataclass import pytree_dataclass
-from tests.attention.decoding.markov import (
-    BOS,
-    END,
-    PAD,
-    PromptedModel,
-    SourceModel,
-    random_table,
-)
+from tests.attention.decoding.markov import BOS, END, PAD, PromptedModel, SourceModel, random_table
 from tests.attention.primitives.inputs import changed
 
 V, Q = 6, 23

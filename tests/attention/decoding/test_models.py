@@ -8,15 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from attention.decoding import (
-    GNMT,
-    Beam,
-    Greedy,
-    StoppingCriteria,
-    decode,
-    generate,
-    stream,
-)
+from attention.decoding import GNMT, Beam, Greedy, StoppingCriteria, decode, generate, stream
 from attention.modules import (
     EncoderDecoder,
     LanguageModel,
@@ -26,9 +18,7 @@ from attention.modules import (
 )
 from attention.primitives import masks
 from tests.attention.modules.inputs import fill, filled, shapes_of
-from tests.attention.primitives.inputs import (
-    jitted,
-)
+from tests.attention.primitives.inputs import jitted
 
 V, BOS, END, L = 23, 1, 3, 7
 SIZES = {"width": 24, "num_heads": 2, "hidden": 32, "max_length": 40}

@@ -31,9 +31,7 @@ from tests.attention.decoding.markov import (
     random_table,
     step_of,
 )
-from tests.attention.primitives.inputs import (
-    jitted,
-)
+from tests.attention.primitives.inputs import jitted
 
 V = 17
 

@@ -18,10 +18,7 @@ from attention.modules.adaptation import (
 )
 from attention.modules.config import TransformerConfig
 from attention.modules.language_model import LanguageModel
-from tests.attention.primitives.inputs import (
-    draw,
-    jitted,
-)
+from tests.attention.primitives.inputs import draw, jitted
 
 DIMS = chex.Dimensions(L=2, D=7, N=3, H=5, F=11)
 D, N, H = DIMS["DNH"]

@@ -28,11 +28,7 @@ from tests.attention.modules.inputs import (
     small_translator,
     tokens,
 )
-from tests.attention.primitives.inputs import (
-    changed,
-    draw,
-    jitted,
-)
+from tests.attention.primitives.inputs import changed, draw, jitted
 
 B, S, D, N, K, H, V = DIMS["BSDNKHV"]
 LAYERS = 2

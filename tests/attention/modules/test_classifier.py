@@ -6,31 +6,12 @@ import pytest
 from flax import nnx
 
 from attention import masks
-from attention.modules import (
-    POOLINGS,
-    Classifier,
-    Context,
-    Embedding,
-    MeanPooling,
-    PatchEmbedding,
-)
+from attention.modules import POOLINGS, Classifier, Context, Embedding, MeanPooling, PatchEmbedding
 from attention.modules.classifier import mean
 from attention.modules.patches import patches
 from attention.testing import find_leaks
-from tests.attention.modules.inputs import (
-    DIMS,
-    LENGTHS,
-    B,
-    S,
-    call,
-    filled,
-    small_config,
-    tokens,
-)
-from tests.attention.primitives.inputs import (
-    draw,
-    jitted,
-)
+from tests.attention.modules.inputs import DIMS, LENGTHS, B, S, call, filled, small_config, tokens
+from tests.attention.primitives.inputs import draw, jitted
 
 D, V = DIMS["DV"]
 C = 5

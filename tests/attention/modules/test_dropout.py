@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 
 from attention.modules.dropout import drop
-from tests.attention.primitives.inputs import (
-    jitted,
-)
+from tests.attention.primitives.inputs import jitted
 
 RATE = 0.3
 RNG = jax.random.key(0)

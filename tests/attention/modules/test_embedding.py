@@ -8,14 +8,8 @@ from flax import nnx
 
 from attention.modules import Embedding, LearnedPositions, SkipGram, TransformerConfig, layer_norm
 from attention.primitives.positions import sinusoidal
-from tests.attention.modules.inputs import (
-    call,
-    filled,
-)
-from tests.attention.primitives.inputs import (
-    draw,
-    jitted,
-)
+from tests.attention.modules.inputs import call, filled
+from tests.attention.primitives.inputs import draw, jitted
 
 V, D, LONGEST = 11, 6, 7
 unembed = jitted(Embedding.unembed)

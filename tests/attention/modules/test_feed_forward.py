@@ -12,10 +12,7 @@ import pytest
 from flax import nnx
 
 from attention.modules import FeedForward, layer_norm, rms_norm
-from tests.attention.modules.inputs import (
-    call,
-    filled,
-)
+from tests.attention.modules.inputs import call, filled
 from tests.attention.primitives.inputs import draw
 
 B, T, D, F = 2, 5, 7, 11

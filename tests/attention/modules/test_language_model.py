@@ -24,10 +24,7 @@ from tests.attention.modules.inputs import (
     tokens,
     translate,
 )
-from tests.attention.primitives.inputs import (
-    changed,
-    jitted,
-)
+from tests.attention.primitives.inputs import changed, jitted
 
 D, V = DIMS["DV"]
 T = 7

@@ -24,10 +24,7 @@ from attention.modules import (
 )
 from attention.modules.layers import SHALLOW
 from tests.attention.modules.inputs import DIMS, call, filled
-from tests.attention.primitives.inputs import (
-    draw,
-    jitted,
-)
+from tests.attention.primitives.inputs import draw, jitted
 
 B, T, D, F = DIMS["BTDF"]
 (INPUTS,) = draw((B, T, D))

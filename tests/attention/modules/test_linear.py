@@ -13,10 +13,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from attention.modules import linear
 from attention.modules.linear import dot_general
 from tests.attention.modules.inputs import B, S, T, small_translator, tokens
-from tests.attention.primitives.inputs import (
-    draw,
-    jitted,
-)
+from tests.attention.primitives.inputs import draw, jitted
 
 N, H, F = 3, 7, 11
 # Shapes of inputs and kernel, the axes that are contracted, and those of a batch.

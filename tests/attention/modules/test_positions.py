@@ -21,10 +21,7 @@ from attention.modules import (
     Rotary,
 )
 from tests.attention.modules.inputs import DIMS, call, filled, language_model, small_config
-from tests.attention.primitives.inputs import (
-    draw,
-    jitted,
-)
+from tests.attention.primitives.inputs import draw, jitted
 
 B, T, D, N = DIMS["BTDN"]
 (INPUTS,) = draw((B, T, D))

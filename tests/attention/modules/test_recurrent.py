@@ -23,10 +23,7 @@ from attention.modules.recurrent import (
 from attention.primitives.constant import Constant
 from attention.testing import find_leaks
 from tests.attention.modules.inputs import DIMS, LENGTHS, B, S, T, filled, tokens
-from tests.attention.primitives.inputs import (
-    draw,
-    jitted,
-)
+from tests.attention.primitives.inputs import draw, jitted
 
 D, F, V = DIMS["DFV"]
 SOURCE, TARGET = tokens(B, S, seed=1), tokens(B, T, seed=2)

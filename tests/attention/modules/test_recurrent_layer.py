@@ -25,10 +25,7 @@ from attention.modules import (
 from attention.modules.recurrent import RecurrentLayer
 from attention.testing import find_leaks
 from tests.attention.modules.inputs import DIMS, B, T, filled, tokens
-from tests.attention.primitives.inputs import (
-    draw,
-    jitted,
-)
+from tests.attention.primitives.inputs import draw, jitted
 
 D, F, V = DIMS["DFV"]
 (INPUTS,) = draw((B, T, D))

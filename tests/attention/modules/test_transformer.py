@@ -37,11 +37,7 @@ from tests.attention.modules.inputs import (
     tokens,
     translate,
 )
-from tests.attention.primitives.inputs import (
-    changed,
-    draw,
-    jitted,
-)
+from tests.attention.primitives.inputs import changed, draw, jitted
 
 D, N, V = DIMS["DNV"]
 SOURCE, TARGET = tokens(B, S, seed=1), tokens(B, T, seed=2)
