@@ -89,6 +89,32 @@ def tokens(*shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).integers(DIMS["V"][0], size=shape, dtype=np.int32)
 
 
+def double(parameter: nnx.Param) -> np.ndarray:
+    """Return the value of a parameter in float64."""
+    return np.asarray(parameter[...], np.float64)
+
+
+def project(layer: Any, inputs: np.ndarray, num_axes: int = 1) -> np.ndarray:
+    """Multiply the last axes of the inputs with the kernel and add the bias, in float64."""
+    product = np.tensordot(np.asarray(inputs, np.float64), double(layer.kernel), num_axes)
+    return product if layer.bias is None else product + double(layer.bias)
+
+
+def normalize(norm: Any, inputs: np.ndarray) -> np.ndarray:
+    """Apply a layer norm, or an RMS norm (without a bias), in float64."""
+    inputs = np.asarray(inputs, np.float64)
+    if norm.bias is not None:
+        inputs = inputs - inputs.mean(-1, keepdims=True)
+    normal = inputs / np.sqrt((inputs**2).mean(-1, keepdims=True) + norm.epsilon)
+    normal = normal * double(norm.scale)
+    return normal if norm.bias is None else normal + double(norm.bias)
+
+
+def assert_close(ours: np.ndarray, theirs: np.ndarray, tolerance: float = 1e-4) -> None:
+    """Compare with equal relative and absolute tolerances."""
+    np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance)
+
+
 @jitted
 def call(module: Callable[..., Any], *inputs: object, **options: object) -> Any:
     """Call a module in one program: each of its operations would be compiled alone."""

@@ -90,7 +90,8 @@ CHANGES = {
 def initialized(field, model):
     """Return arrays that the initializer of a field makes."""
     if field == "embedding_init":
-        return [model.source_embedding.tokens[...], model.target_embedding.tokens[...]]
+        embeddings = model.source_embedding, model.target_embedding
+        return [table[...] for each in embeddings for table in (each.tokens, each.positions.table)]
     block = model.decoder.layers.blocks[0]
     kernels = block.self_attention.sublayer.query.kernel, block.feed_forward.sublayer.up.kernel
     return [kernel[...] for kernel in kernels]
@@ -101,6 +102,7 @@ GIVEN = {
     "rotary": {"positions": "rotary", "head_width": 4},
     "relative": {"positions": "relative"},
     "scan": {"encoder_layers": 2},
+    "embedding_init": {"positions": "learned", "max_length": 41},
 }
 
 
