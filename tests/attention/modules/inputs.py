@@ -11,7 +11,15 @@ from flax import nnx
 from jax import Array
 
 from attention import masks
-from attention.modules import EncoderDecoder, LanguageModel, TransformerConfig
+from attention.modules import (
+    Classifier,
+    Embedding,
+    EncoderDecoder,
+    LanguageModel,
+    MaskedLanguageModel,
+    TransformerConfig,
+)
+from attention.testing import find_leaks
 from tests.attention.primitives.inputs import jitted
 
 Module = TypeVar("Module", bound=nnx.Module)
@@ -84,6 +92,29 @@ def small_translator(seed: int = 0, **changes: object) -> EncoderDecoder:
     return fill(shapes_of(EncoderDecoder, config, **sizes), seed)
 
 
+def masked_language_model(has_head: bool = False, **changes: object) -> MaskedLanguageModel:
+    """Return a `MaskedLanguageModel` with random parameters."""
+    sizes = {"vocab_size": DIMS["V"][0], "has_head": has_head}
+    return fill(shapes_of(MaskedLanguageModel, small_config(**changes), **sizes))
+
+
+def classifier(
+    pooling: object = "mean", make_embedding: object = None, **changes: object
+) -> Classifier:
+    """Return a `Classifier` of 5 classes, of tokens by default, with random parameters."""
+    config = small_config(**changes)
+
+    def build() -> Classifier:
+        rngs = nnx.Rngs(0)
+        if make_embedding is None:
+            embedding = Embedding.from_config(DIMS["V"][0], config, rngs=rngs)
+        else:
+            embedding = make_embedding(config, rngs)
+        return Classifier.from_config(config, embedding, num_classes=5, pooling=pooling, rngs=rngs)
+
+    return filled(build)
+
+
 def tokens(*shape: int, seed: int = 0) -> np.ndarray:
     """Return random ids below both vocabulary sizes."""
     return np.random.default_rng(seed).integers(DIMS["V"][0], size=shape, dtype=np.int32)
@@ -113,6 +144,15 @@ def normalize(norm: Any, inputs: np.ndarray) -> np.ndarray:
 def assert_close(ours: np.ndarray, theirs: np.ndarray, tolerance: float = 1e-4) -> None:
     """Compare with equal relative and absolute tolerances."""
     np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance)
+
+
+def assert_sees(
+    function: Callable[[Array], Array], inputs: np.ndarray, may_see: Any, **options: Any
+) -> None:
+    """Assert that outputs depend on the positions that they may see, and on no others."""
+    report = find_leaks(function, inputs, may_see, **{"vocab_size": DIMS["V"][0]} | options)
+    report.raise_if_failed()
+    assert not report.blind_spots
 
 
 @jitted
