@@ -79,7 +79,7 @@ class TestLanguageModel:
 
 
 class TestDecoding:
-    """Errors and bounds; tests/attention/decoding compares `prefill` and `step` with full passes."""
+    """Limits of positions; tests/attention/decoding compares decoding with full passes."""
 
     @pytest.mark.parametrize("positions", ["rotary", "sinusoidal"])
     def test_positions_that_continue_attend_to_the_last_max_length_tokens(self, positions):

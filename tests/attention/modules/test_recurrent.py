@@ -21,8 +21,19 @@ from attention.modules.recurrent import (
     RecurrentEncoderDecoder,
 )
 from attention.primitives.constant import Constant
-from attention.testing import find_leaks
-from tests.attention.modules.inputs import DIMS, LENGTHS, B, S, T, filled, tokens
+from tests.attention.modules import inputs
+from tests.attention.modules.inputs import (
+    DIMS,
+    LENGTHS,
+    B,
+    S,
+    T,
+    assert_sees,
+    double,
+    filled,
+    project,
+    tokens,
+)
 from tests.attention.primitives.inputs import draw, jitted
 
 D, F, V = DIMS["DFV"]
@@ -59,20 +70,9 @@ def logits_of(*arguments):
     return call(*arguments).logits
 
 
-def assert_close(ours, theirs, tolerance=2e-5):
-    np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance)
-
+assert_close = functools.partial(inputs.assert_close, tolerance=2e-5)
 
 # The equations in float64, of one row without padding.
-
-
-def double(parameter):
-    return np.asarray(parameter[...], np.float64)
-
-
-def linear(layer, inputs):
-    bias = 0 if layer.bias is None else double(layer.bias)
-    return inputs @ double(layer.kernel) + bias
 
 
 def sigmoid(x):
@@ -81,7 +81,7 @@ def sigmoid(x):
 
 def gru(cell, carry, inputs):
     inputs, carried = (
-        np.split(linear(*pair), 3) for pair in ((cell.dense_i, inputs), (cell.dense_h, carry))
+        np.split(project(*pair), 3) for pair in ((cell.dense_i, inputs), (cell.dense_h, carry))
     )
     reset, update = (sigmoid(a + b) for a, b in zip(inputs[:2], carried[:2], strict=True))
     new = np.tanh(inputs[2] + reset * carried[2])
@@ -90,7 +90,7 @@ def gru(cell, carry, inputs):
 
 def lstm(cell, carry, inputs):
     cell_state, output = carry
-    gates = np.split(linear(cell.dense_i, inputs) + linear(cell.dense_h, output), 4)
+    gates = np.split(project(cell.dense_i, inputs) + project(cell.dense_h, output), 4)
     input_gate, forget_gate, new, output_gate = (
         f(x) for f, x in zip((sigmoid, sigmoid, np.tanh, sigmoid), gates, strict=True)
     )
@@ -120,14 +120,14 @@ def equations(model, kind, source, target):
     annotations = np.concatenate([forward, backward], axis=1)
     decoder, attention = model.decoder.step, model.decoder.attention
     final = np.concatenate([forward[-1], backward[0]])
-    summary = np.tanh(linear(model.decoder.summary, final))
+    summary = np.tanh(project(model.decoder.summary, final))
 
     def attend(state):
         if kind == "none":
             return summary, np.zeros(len(source))
-        query = linear(attention.query, state)
+        query = project(attention.query, state)
         if kind == "additive":
-            sums = np.tanh(query + linear(attention.key, annotations))
+            sums = np.tanh(query + project(attention.key, annotations))
             scores = sums @ double(attention.vector)[0]
         else:
             scores = annotations @ query
@@ -140,12 +140,12 @@ def equations(model, kind, source, target):
             carry = step(decoder.cell, carry, np.concatenate([vector, input_feed]))
             context, weights = attend(output(carry))
             joined = np.concatenate([context, output(carry)])
-            input_feed = features = np.tanh(linear(decoder.join, joined))
+            input_feed = features = np.tanh(project(decoder.join, joined))
         else:
             context, weights = attend(output(carry))
             carry = step(decoder.cell, carry, np.concatenate([vector, context]))
             features = np.concatenate([output(carry), vector, context])
-        logits.append(linear(model.output, features))
+        logits.append(project(model.output, features))
         all_weights.append(weights)
     return np.array(logits), np.array(all_weights)
 
@@ -154,16 +154,13 @@ def equations(model, kind, source, target):
 def test_values_equal_the_equations_without_padding(kind):
     model = small(kind)
     logits = logits_of(model, SOURCE, TARGET, LENGTHS)
-    chex.assert_shape(logits, (B, T, V))
     if kind == "none":
         weights = np.zeros((B, T, S))
     else:
         output = call(model, SOURCE, TARGET, LENGTHS, returning=("weights",))
         np.testing.assert_array_equal(output.logits, logits)
         (layer,) = output.attention
-        weights = layer["cross_attention"]["weights"]
-        chex.assert_shape(weights, (B, 1, T, S))
-        weights = weights[:, 0]
+        weights = layer["cross_attention"]["weights"][:, 0]
         assert not np.where(PADDING[:, None], weights, 0).any()
     for row, length in enumerate(LENGTHS):
         expected, expected_weights = equations(model, kind, SOURCE[row, :length], TARGET[row])
@@ -175,15 +172,13 @@ class TestPadding:
     """Padding of the source has no effect."""
 
     @every_model
-    def test_neither_values_nor_number_of_padding_tokens_matter(self, kind):
+    def test_longer_padding_of_nan_has_no_effect(self, kind):
+        """An id out of range is embedded as NaN, which must not reach the output."""
         model = small(kind)
-        before = logits_of(model, SOURCE, TARGET, LENGTHS)
-        # An id out of range is embedded as NaN, which must not reach the output either.
-        for other in (tokens(B, S, seed=3), np.full((B, S), 1000, np.int32)):
-            changed = np.where(PADDING, other, SOURCE)
-            np.testing.assert_array_equal(logits_of(model, changed, TARGET, LENGTHS), before)
-        longer = np.pad(SOURCE, ((0, 0), (0, 4)), constant_values=1000)
-        assert_close(logits_of(model, longer, TARGET, LENGTHS), before)
+        source = np.where(PADDING, np.int32(1000), SOURCE)
+        longer = np.pad(source, ((0, 0), (0, 4)), constant_values=1000)
+        expected = logits_of(model, SOURCE, TARGET, LENGTHS)
+        assert_close(logits_of(model, longer, TARGET, LENGTHS), expected)
 
     def test_padding_may_be_in_front(self):
         model = small("additive")
@@ -216,21 +211,16 @@ class TestPadding:
     @every_model
     def test_no_leak_from_future_tokens_padding_or_other_rows(self, kind):
         model = small(kind)
-        future = find_leaks(
+        assert_sees(
             lambda target: logits_of(model, SOURCE, target, LENGTHS),
             TARGET,
             np.tri(T, dtype=bool),
-            vocab_size=V,
         )
-        padding = find_leaks(
+        assert_sees(
             lambda source: logits_of(model, source, TARGET, LENGTHS),
             SOURCE,
             np.broadcast_to(~PADDING[:, None], (B, T, S)),
-            vocab_size=V,
         )
-        for report in (future, padding):
-            report.raise_if_failed()
-            assert not report.blind_spots
 
 
 class TestCache:
@@ -334,7 +324,6 @@ class TestDecodingProtocol:
         assert_close(jnp.swapaxes(logits, 0, 1), whole.logits)
         if returning:
             weights = attention[0]["cross_attention"]["weights"]
-            chex.assert_shape(weights, (T, B, 1, 1, S))
             expected = whole.attention[0]["cross_attention"]["weights"]
             assert_close(weights[:, :, 0, 0], jnp.moveaxis(expected[:, 0], 1, 0))
         assert not small(kind).is_prompted
@@ -346,28 +335,6 @@ class TestDecodingProtocol:
         leaves = jax.tree.leaves(state, is_leaf=is_constant)
         assert sum(map(is_constant, leaves)) == 2
         assert all(S not in leaf.shape for leaf in leaves if not is_constant(leaf))
-
-    def test_hypotheses_of_a_row_share_constants(self):
-        model = small("additive")
-        state = prefill(model)
-
-        def axes(leaf):
-            return None if is_constant(leaf) else 1
-
-        in_axes = jax.tree.map(axes, state, is_leaf=is_constant)
-        hypotheses = jax.tree.map(
-            lambda leaf: leaf if is_constant(leaf) else jnp.stack([leaf] * 2, axis=1),
-            state,
-            is_leaf=is_constant,
-        )
-
-        def step(state, token):
-            return model.step(state, token)[0].logits
-
-        logits = jitted(jax.vmap(step, in_axes=(in_axes, 1)))(hypotheses, TARGET[:, :2])
-        step = jitted(step)
-        for column in range(2):
-            assert_close(logits[column], step(state, TARGET[:, column]))
 
     def test_keys_are_computed_once(self, monkeypatch):
         model = small("additive")
@@ -401,26 +368,17 @@ def test_bfloat16_computation_with_float32_parameters(kind):
 
 
 def test_dropout_is_applied_to_embeddings_of_both_sides():
-    model = small("additive", dropout=0.3)
+    model, kept = small("additive", dropout=0.3), small("additive")
     plain = logits_of(model, SOURCE, TARGET, LENGTHS)
-    np.testing.assert_array_equal(plain, logits_of(small("additive"), SOURCE, TARGET, LENGTHS))
+    np.testing.assert_array_equal(plain, logits_of(kept, SOURCE, TARGET, LENGTHS))
     first, again, other = (
-        logits_of(model, SOURCE, TARGET, LENGTHS, jax.random.key(seed)) for seed in (0, 0, 1)
+        call(model, SOURCE, TARGET, LENGTHS, jax.random.key(seed), ("hidden_states",))
+        for seed in (0, 0, 1)
     )
-    np.testing.assert_array_equal(first, again)
-    assert not np.allclose(first, plain, atol=1e-2)
-    assert not np.allclose(first, other, atol=1e-2)
-
-    @jitted
-    def sides(model, rng):
-        encoder_output = model.encode(SOURCE, mask=SOURCE_MASK).features
-        dropped = model.encode(SOURCE, mask=SOURCE_MASK, rng=rng).features
-        run = functools.partial(model.decode, encoder_mask=None)
-        decoded = [run(TARGET, encoder_output, rng=r).features for r in (None, rng)]
-        return (encoder_output, dropped), decoded
-
-    for before, after in sides(model, jax.random.key(0)):
-        assert not np.allclose(before, after, atol=1e-2)
+    np.testing.assert_array_equal(first.logits, again.logits)
+    for one, two in ((first, other), (first.encoder, other.encoder)):
+        lost = one.hidden_states[0] == 0, two.hidden_states[0] == 0
+        assert lost[0].any() and (lost[0] != lost[1]).any()
 
 
 class MeanAttention(nnx.Module):
@@ -436,15 +394,14 @@ class MeanAttention(nnx.Module):
         return precomputed.mean(-2)[..., None, None, :]
 
 
-class TestRegistries:
-    def test_attention_and_cell_of_a_user(self, monkeypatch):
-        monkeypatch.setitem(ATTENTIONS, "mean", (MeanAttention, BahdanauStep))
-        monkeypatch.setitem(CELLS, "simple", nnx.SimpleCell)
-        model = small("additive", attention="mean", cell="simple")
-        logits, _, _ = decode_steps(model, TARGET)
-        whole = logits_of(model, SOURCE, TARGET, LENGTHS)
-        assert_close(logits.swapaxes(0, 1), whole)
-        assert not np.allclose(whole, logits_of(small("additive"), SOURCE, TARGET, LENGTHS))
+def test_attention_and_cell_of_a_user(monkeypatch):
+    monkeypatch.setitem(ATTENTIONS, "mean", (MeanAttention, BahdanauStep))
+    monkeypatch.setitem(CELLS, "simple", nnx.SimpleCell)
+    model = small("additive", attention="mean", cell="simple")
+    logits, _, _ = decode_steps(model, TARGET)
+    whole = logits_of(model, SOURCE, TARGET, LENGTHS)
+    assert_close(logits.swapaxes(0, 1), whole)
+    assert not np.allclose(whole, logits_of(small("additive"), SOURCE, TARGET, LENGTHS))
 
 
 CHANGES = {
@@ -479,12 +436,8 @@ class TestConfig:
             ({"hidden": -1}, "hidden must be at least 1, got -1"),
             ({"max_length": 0}, "max_length must be at least 1, got 0"),
             ({"dropout": 1.0}, r"dropout must lie in \[0, 1\), got 1.0"),
-            ({"cell": "gro"}, "cell must be one of gru, lstm, got 'gro'; did you mean 'gru'[?]"),
-            (
-                {"attention": "adaptive"},
-                "attention must be one of additive, multiplicative, none, got 'adaptive'; "
-                "did you mean 'additive'[?]",
-            ),
+            ({"cell": "gro"}, "cell must be one of gru, lstm, .*; did you mean 'gru'[?]"),
+            ({"attention": "adaptive"}, "attention must be one of .*; did you mean 'additive'[?]"),
         ],
     )
     def test_invalid_values(self, changes, sentence):

@@ -23,8 +23,8 @@ from attention.modules import (
     layer_norm,
 )
 from attention.modules.recurrent import RecurrentLayer
-from attention.testing import find_leaks
-from tests.attention.modules.inputs import DIMS, B, T, filled, tokens
+from tests.attention.modules import inputs
+from tests.attention.modules.inputs import DIMS, B, T, assert_sees, filled, project, tokens
 from tests.attention.primitives.inputs import draw, jitted
 
 D, F, V = DIMS["DFV"]
@@ -37,26 +37,17 @@ def small(**dtypes):
     return filled(lambda: RecurrentLayer(D, hidden=F, rngs=nnx.Rngs(0), **dtypes))
 
 
-def double(parameter):
-    return np.asarray(parameter[...], np.float64)
-
-
-def linear(layer, inputs):
-    return inputs @ double(layer.kernel) + double(layer.bias)
-
-
 def equations(layer, inputs):
     """Return outputs `[T, D]` and the last state `[F]` of one row, in float64."""
     state, outputs = np.zeros(F), []
     for vector in np.asarray(inputs, np.float64):
-        update = 1 / (1 + np.exp(-linear(layer.gate, vector)))
-        state = (1 - update) * state + update * linear(layer.candidate, vector)
-        outputs.append(linear(layer.output, state))
+        update = 1 / (1 + np.exp(-project(layer.gate, vector)))
+        state = (1 - update) * state + update * project(layer.candidate, vector)
+        outputs.append(project(layer.output, state))
     return np.array(outputs), state
 
 
-def assert_close(ours, theirs, tolerance=2e-5):
-    np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance)
+assert_close = functools.partial(inputs.assert_close, tolerance=2e-5)
 
 
 @jitted
@@ -70,7 +61,6 @@ def empty(layer, **options):
 
 def test_values_equal_the_equations():
     features = call(small(), INPUTS, Context()).features
-    chex.assert_shape(features, (B, T, D))
     for row in range(B):
         assert_close(features[row], equations(small(), INPUTS[row])[0])
 
@@ -148,14 +138,12 @@ def test_state_starts_anew_in_each_packed_sequence(mask):
 
 
 def test_causal():
-    report = find_leaks(
+    assert_sees(
         lambda ids: jax.jit(small())(jax.nn.one_hot(ids, D)).features,
         tokens(B, T) % D,
         np.tri(T, dtype=bool),
         vocab_size=D,
     )
-    report.raise_if_failed()
-    assert not report.blind_spots
 
 
 def test_dtypes():
@@ -232,6 +220,3 @@ class TestHybrid:
         for part in (slice(3), slice(3, T)):
             alone = jitted(model)(inputs[:, part]).logits
             assert_close(packed[:, part], alone, tolerance=1e-4)
-
-    def test_layers_repeat_with_period_3(self):
-        assert jax.eval_shape(hybrid).decoder.layers.groups == ((3, 2),)
