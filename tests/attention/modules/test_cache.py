@@ -380,49 +380,38 @@ def decode_with_a_second_encoder_output():
 
 
 ERRORS = {
-    "two encoder outputs": (decode_with_a_second_encoder_output, "give none beside it"),
-    "rows of new tokens, in a layer": (attend_with_rows_of_new_tokens, r"got shape \(3, 7\)"),
-    "rows of new tokens": (
-        lambda: read(3, mask=np.ones((3, 7), bool)),
-        r"as many rows as columns, got shape \(3, 7\)",
+    "give none beside it": decode_with_a_second_encoder_output,
+    r"got shape \(3, 7\)": attend_with_rows_of_new_tokens,
+    r"as many rows as columns, got shape \(3, 7\)": lambda: read(3, mask=np.ones((3, 7), bool)),
+    "a cache counts the positions of its tok": lambda: read(positions=np.arange(1)),
+    "layer 0: a cache of 7 slots cannot hold 8 tokens": lambda: read(8),
+    "a cache of 24 tokens is longer than max_len": lambda: read(size=24),
+    "24 tokens is longer than max_length=23": lambda: small_translator().new_cache(
+        jnp.zeros((B, S, D)), 24
     ),
-    "positions": (lambda: read(positions=np.arange(1)), "a cache counts the positions of its tok"),
-    "too many tokens": (lambda: read(8), "layer 0: a cache of 7 slots cannot hold 8 tokens"),
-    "beyond max_length": (lambda: read(size=24), "a cache of 24 tokens is longer than max_len"),
-    "translator beyond max_length": (
-        lambda: small_translator().new_cache(jnp.zeros((B, S, D)), 24),
-        "a cache of 24 tokens is longer than max_len",
+    "learned positions end at max_length=23": lambda: language_model(positions="learned").new_cache(
+        (B,), 7, ring=True
     ),
-    "ring of learned positions": (
-        lambda: language_model(positions="learned").new_cache((B,), 7, ring=True),
-        "learned positions end at max_length=23",
+    "^2 layers need a tuple of as many caches, got 3": lambda: read(
+        made_by=language_model(decoder_layers=3)
     ),
-    "of other layers": (
-        lambda: read(made_by=language_model(decoder_layers=3)),
-        "^2 layers need a tuple of as many caches, got 3",
+    r"^layer 0: this cache needs keys of shape \(3, 1, 1, 4\), got \(3": lambda: read(
+        made_by=language_model(decoder_layers=2, num_kv_heads=1)
     ),
-    "of other heads": (
-        lambda: read(made_by=language_model(decoder_layers=2, num_kv_heads=1)),
-        r"^layer 0: this cache needs keys of shape \(3, 1, 1, 4\), got \(3",
+    r"^layer 0: this cache needs keys of shape \(3, 1, 3, 2\), got \(3": lambda: read(
+        made_by=language_model(decoder_layers=2, head_width=2)
     ),
-    "of another head width": (
-        lambda: read(made_by=language_model(decoder_layers=2, head_width=2)),
-        r"^layer 0: this cache needs keys of shape \(3, 1, 3, 2\), got \(3",
+    r"for a batch of shape \(2,\), got \(3,\)": lambda: read(batch=2),
+    "needs a cache made by new_cache of this model, got a tuple": lambda: read_with_a_part(
+        lambda cache: cache.layers
     ),
-    "of another batch": (lambda: read(batch=2), r"for a batch of shape \(2,\), got \(3,\)"),
-    "layers alone": (
-        lambda: read_with_a_part(lambda cache: cache.layers),
-        "needs a cache made by new_cache of this model, got a tuple",
-    ),
-    "a layer alone": (
-        lambda: read_with_a_part(lambda cache: cache.layers[0]["self_attention"]),
-        "needs a cache made by new_cache of this model, got a Cache",
+    "needs a cache made by new_cache of this model, got a Cache": lambda: read_with_a_part(
+        lambda cache: cache.layers[0]["self_attention"]
     ),
 }
 
 
-@pytest.mark.parametrize("name", ERRORS)
-def test_errors_before_compilation(name):
-    call, sentence = ERRORS[name]
-    with pytest.raises(ValueError, match=sentence):
-        jax.eval_shape(call)
+@pytest.mark.parametrize("words", ERRORS)
+def test_errors_before_compilation(words):
+    with pytest.raises(ValueError, match=words):
+        jax.eval_shape(ERRORS[words])
