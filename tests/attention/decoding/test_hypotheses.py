@@ -11,7 +11,6 @@ import pytest
 
 from attention import attend
 from attention.decoding import GNMT, Beam, Greedy, Sample, StoppingCriteria, decode
-from attention.decoding.hypotheses import constant_leaves
 from attention.primitives.cache import empty_cache
 from attention.primitives.constant import Constant
 from tests.attention.primitives.inputs import jitted
@@ -97,11 +96,6 @@ def test_leaf_without_the_batch_is_refused():
         decode(step, state, start, Beam(2), STOPPING)
 
 
-def test_constants_are_found():
-    state = [Constant({"a": BOS, "b": None}), (BOS, Constant(Constant(BOS))), BOS]
-    assert constant_leaves(state) == [True, False, True, False]
-
-
 def test_step_may_change_a_constant_without_effect():
     def changing(state, tokens):
         logits, new = step(state, tokens)
@@ -150,10 +144,9 @@ def test_cache_that_is_too_small_is_refused_before_the_step_is_called(strategy):
     with pytest.raises(ValueError, match="a cache of 7 slots cannot hold 8 tokens"):
         run(cache)
     short = empty_cache((B,), 5, num_kv_heads=1, head_width=2)
-    with pytest.raises(ValueError, match="a cache of 5 slots cannot hold 6 tokens"):
-        jax.eval_shape(run, short)
-    with pytest.raises(ValueError, match="a cache of 5 slots cannot hold 6 tokens"):
-        run(({"a part": jnp.zeros(B)}, short))
+    for part in (short, ({"a part": jnp.zeros(B)}, short)):
+        with pytest.raises(ValueError, match="a cache of 5 slots cannot hold 6 tokens"):
+            jax.eval_shape(run, part)
     found = run(
         (Constant(short), np.zeros(B, np.float32)),
         lambda state, tokens: (jax.nn.one_hot(tokens + 1, V), state),
