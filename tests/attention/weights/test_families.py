@@ -21,6 +21,7 @@ from tests.attention.weights.checkpoints import (
     FAMILIES,
     FOLDER,
     assert_equal,
+    assert_equal_models,
     changed_copy,
     expected_of,
     model_of,
@@ -89,8 +90,7 @@ def test_export_of_an_import_is_the_same_checkpoint(name, tmp_path):
     assert config == original
     again = weights.load(tmp_path)
     assert jax.tree.structure(again) == jax.tree.structure(model_of(name))
-    for left, right in zip(jax.tree.leaves(again), jax.tree.leaves(model_of(name)), strict=True):
-        np.testing.assert_array_equal(left, right)
+    assert_equal_models(again, model_of(name))
 
 
 @pytest.mark.parametrize("name", ["gpt2", "t5"])
@@ -186,8 +186,3 @@ def test_fields_of_older_versions_of_transformers(tmp_path):
 
     folder = changed_copy("bart", tmp_path / "bart", tensors=without_bias)
     np.testing.assert_array_equal(weights.load(folder).target_embedding.bias[...], 0)
-
-
-def assert_equal_models(left, right):
-    for one, other in zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True):
-        np.testing.assert_array_equal(one, other)
