@@ -19,6 +19,7 @@ from attention.modules import (
     MaskedLanguageModel,
     TransformerConfig,
 )
+from attention.modules.recurrent import RecurrentEncoderDecoder
 from attention.testing import find_leaks
 from tests.attention.primitives.inputs import jitted
 
@@ -162,7 +163,7 @@ def call(module: Callable[..., Any], *inputs: object, **options: object) -> Any:
 
 
 def logits_of(
-    model: EncoderDecoder,
+    model: EncoderDecoder | RecurrentEncoderDecoder,
     source: Array,
     target: Array,
     lengths: Array,
@@ -171,6 +172,15 @@ def logits_of(
     """Return logits `[B, T, V]` for sources of these lengths."""
     mask = masks.lengths(lengths)
     return model(source, target, source_mask=mask, encoder_mask=mask, rng=rng).logits
+
+
+def assert_sees_valid_and_earlier_tokens(model: EncoderDecoder | RecurrentEncoderDecoder) -> None:
+    """Assert that logits depend on the valid source tokens and the earlier target tokens alone."""
+    source, target = tokens(B, S, seed=1), tokens(B, T, seed=2)
+    valid = np.broadcast_to(np.arange(S) < LENGTHS[:, None, None], (B, T, S))
+    assert_sees(lambda source: logits_of(model, source, target, LENGTHS), source, valid)
+    earlier = np.tri(T, dtype=bool)
+    assert_sees(lambda target: logits_of(model, source, target, LENGTHS), target, earlier)
 
 
 translate = jitted(logits_of)

@@ -27,10 +27,9 @@ from tests.attention.modules.inputs import (
     S,
     T,
     assert_close,
-    assert_sees,
+    assert_sees_valid_and_earlier_tokens,
     call,
     filled,
-    logits_of,
     normalize,
     small_config,
     small_translator,
@@ -196,15 +195,7 @@ def test_sublayers_by_name_and_by_function():
     assert_close(features, expected)
 
 
-class TestCausality:
-    def test_logits_depend_on_earlier_tokens_of_their_row_alone(self):
-        model = small_translator()
-        assert_sees(
-            lambda target: logits_of(model, SOURCE, target, LENGTHS),
-            TARGET,
-            np.tri(T, dtype=bool),
-        )
-
+class TestMasks:
     @pytest.mark.parametrize("kind", ["mask", "array", "batch of arrays", "row", "heads"])
     def test_a_mask_is_added_to_the_causal_one(self, kind):
         lengths = np.array([3, 5, 1])
@@ -266,13 +257,10 @@ class TestCausality:
 
 
 class TestPadding:
-    def test_logits_depend_on_the_valid_tokens_of_their_source_alone(self):
-        model, valid = small_translator(), np.arange(S) < LENGTHS[:, None, None]
-        assert_sees(
-            lambda source: logits_of(model, source, TARGET, LENGTHS),
-            SOURCE,
-            np.broadcast_to(valid, (B, T, S)),
-        )
+    """Padding of the source, and tokens of the future, have no effect."""
+
+    def test_logits_depend_on_valid_and_earlier_tokens_of_their_row_alone(self):
+        assert_sees_valid_and_earlier_tokens(small_translator())
 
     def test_number_of_padding_tokens(self):
         """With a mask of targets that is causal only because the decoder is."""
