@@ -65,18 +65,6 @@ def test_values_equal_the_equations():
         assert_close(features[row], equations(small(), INPUTS[row])[0])
 
 
-def test_steps_equal_the_full_pass():
-    whole = call(small(), INPUTS, Context()).features
-    cache = empty(small())
-    for position in range(T):
-        piece = INPUTS[:, position : position + 1]
-        output = call(small(), piece, Context(cache=cache))
-        cache = output.cache
-        assert_close(output.features[:, 0], whole[:, position])
-    for row in range(B):
-        assert_close(cache[row], equations(small(), INPUTS[row])[1])
-
-
 def test_steps_in_float64_equal_the_full_pass(float64):
     del float64
     layer = small(param_dtype=jnp.float64)
