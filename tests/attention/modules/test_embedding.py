@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from attention.modules import Embedding, LearnedPositions, SkipGram, TransformerConfig, layer_norm
+from attention.modules import Embedding, SkipGram, TransformerConfig
 from attention.primitives.positions import sinusoidal
 from tests.attention.modules.inputs import assert_close, call, double, filled
 from tests.attention.primitives.inputs import draw, jitted
@@ -60,19 +60,6 @@ def test_token_types_and_norm():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_positions_of_packed_texts(kind):
-    # Each text of a row is embedded like one alone; the other row begins at position 2.
-    module = embedding(positions=kind)
-    positions = np.array([[0, 1, 2, 0, 1], [2, 3, 4, 5, 6]])
-    packed = call(module, TOKENS, positions=positions)
-    np.testing.assert_array_equal(packed[0, :3], call(module, TOKENS[0, :3]))
-    np.testing.assert_array_equal(packed[0, 3:], call(module, TOKENS[0, 3:]))
-    shift = packed[1] - call(module, TOKENS[1])
-    expected = position_vectors(module, np.arange(2, 7)) - position_vectors(module, np.arange(5))
-    np.testing.assert_allclose(shift, expected, atol=1e-5)
-
-
-@pytest.mark.parametrize("kind", KINDS)
 def test_the_longest_sequence(kind):
     module = embedding(positions=kind)
     jax.eval_shape(module, jnp.zeros((2, LONGEST), jnp.int32))
@@ -112,21 +99,6 @@ def test_embeddings_and_tied_logits_start_with_unit_variance(width):
     assert abs(np.corrcoef(tables[0][:499].ravel(), tables[1].ravel())[0, 1]) < 0.05
     (features,) = draw((499, width))
     np.testing.assert_allclose(np.var(unembed(module, features)), 1, rtol=0.1)
-
-
-def test_without_a_config():
-    def build():
-        rngs = nnx.Rngs(0)
-        positions, norm = (
-            LearnedPositions(LONGEST, D, scale=1.0, rngs=rngs),
-            layer_norm(D, rngs=rngs),
-        )
-        return Embedding(V, D, positions=positions, norm=norm, scale=2.0, rngs=rngs)
-
-    module = filled(build)
-    vectors = 2 * double(module.tokens)[TOKENS[0]]
-    expected = call(module.norm, vectors + double(module.positions.table)[:5])
-    assert_close(call(module, TOKENS[0]), expected, 1e-5)
 
 
 def test_the_rng_drops_entries_of_the_sum():

@@ -84,6 +84,7 @@ class TestDecoding:
     @pytest.mark.parametrize("positions", ["rotary", "sinusoidal"])
     def test_positions_that_continue_attend_to_the_last_max_length_tokens(self, positions):
         model = language_model(positions=positions, max_length=3, decoder_layers=1)
+        assert model.max_input_length(4) == 4
 
         @jitted
         def decode(model):
