@@ -193,23 +193,11 @@ class TestLoRA:
             expected = before[path] + factors[path].scale * np.einsum(product, down, up)
             np.testing.assert_allclose(after[path], expected, rtol=1e-5, atol=1e-5)
 
-    @pytest.mark.usefixtures("standard_promotion")
-    def test_training_changes_the_factors_alone_and_improves_the_loss(self):
-        optimizer = optax.adam(3e-2)
-
-        @jitted
-        def step(factors, state):
-            gradient = jax.grad(lambda factors: loss(apply_lora(model(), factors)))(factors)
-            updates, state = optimizer.update(gradient, state)
-            return optax.apply_updates(factors, updates), state
-
-        factors = all_factors(model())
-        state = optimizer.init(factors)
-        for _ in range(40):
-            factors, state = step(factors, state)
-        adapted = apply_lora(model(), factors)
-        assert changed_paths(model(), adapted) == set(factors)
-        assert loss(adapted) < 0.5 * loss(model())
+    def test_every_factor_has_a_gradient(self):
+        factors = filled(all_factors(model()))
+        gradient = jitted(jax.grad(lambda factors: loss(apply_lora(model(), factors))))(factors)
+        assert jax.tree.structure(gradient) == jax.tree.structure(factors)
+        assert all(np.all(np.any(leaf, axis=-1)) for leaf in jax.tree.leaves(gradient))
 
     def test_low_precision_kernels_keep_their_dtype(self):
         half = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), model())

@@ -23,8 +23,10 @@ from tests.attention.modules import inputs
 from tests.attention.modules.inputs import (
     DIMS,
     LENGTHS,
+    fill,
     filled,
     language_model,
+    shapes_of,
     small_config,
     small_translator,
     tokens,
@@ -140,14 +142,8 @@ def test_no_mask_is_causal_within_a_piece():
 
 
 def test_a_decoder_that_is_not_causal_reads_a_whole_text_at_once():
-    model = filled(
-        lambda: LanguageModel.from_config(
-            small_config(positions="relative", decoder_layers=1),
-            vocab_size=V,
-            causal=False,
-            rngs=nnx.Rngs(0),
-        )
-    )
+    config = small_config(positions="relative", decoder_layers=1)
+    model = fill(shapes_of(LanguageModel, config, vocab_size=V, causal=False))
     assert not model.decoder.score.causal
     score = jitted(lambda model, tokens: model(tokens).logits)
     whole = score(model, TOKENS)
@@ -155,19 +151,6 @@ def test_a_decoder_that_is_not_causal_reads_a_whole_text_at_once():
     assert_close(cached, whole)
     other = score(model, changed(TOKENS, np.s_[:, -1], TOKENS[:, -1] + 1))
     assert (other != whole)[:, 0].any(-1).all()
-
-
-def test_bfloat16_cache():
-    model = language_model(decoder_layers=1, dtype="bfloat16")
-
-    @jitted
-    def both(model):
-        cache = model.new_cache((B,), LONGEST)
-        pieces, _ = in_pieces(model, None, jnp.full((2, B), PIECE), cache)
-        return pieces, model(TOKENS).logits
-
-    pieces, whole = both(model)
-    np.testing.assert_allclose(pieces, whole.astype(np.float32), atol=0.1)
 
 
 def small_attention(cls=SelfAttention, **changes):
