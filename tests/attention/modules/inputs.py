@@ -93,10 +93,10 @@ def small_translator(seed: int = 0, **changes: object) -> EncoderDecoder:
     return fill(shapes_of(EncoderDecoder, config, **sizes), seed)
 
 
-def masked_language_model(has_head: bool = False, **changes: object) -> MaskedLanguageModel:
+def masked_language_model(**changes: object) -> MaskedLanguageModel:
     """Return a `MaskedLanguageModel` with random parameters."""
-    sizes = {"vocab_size": DIMS["V"][0], "has_head": has_head}
-    return fill(shapes_of(MaskedLanguageModel, small_config(**changes), **sizes))
+    (vocab_size,) = DIMS["V"]
+    return fill(shapes_of(MaskedLanguageModel, small_config(**changes), vocab_size=vocab_size))
 
 
 def classifier(

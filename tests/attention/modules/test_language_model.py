@@ -14,7 +14,6 @@ from tests.attention.modules.inputs import (
     S,
     assert_close,
     assert_sees,
-    call,
     language_model,
     masked_language_model,
     project,
@@ -141,25 +140,6 @@ class TestMaskedLanguageModel:
         assert_close(features, encoded)
         table = model.embedding.tokens[...].T if tie == "output" else model.output.kernel[...]
         assert_close(score(model, SENTENCES, mask=MASK), features @ np.asarray(table))
-
-    def test_the_head_of_bert(self):
-        """Linear, activation, norm, tied table and a bias."""
-        changes = {"output_bias": True, "activation": "gelu_exact", "num_token_types": 2}
-        changes |= {"embedding_norm": True, "norm_placement": "post"}
-        model = masked_language_model(has_head=True, **changes)
-        types = np.array([[0] * 4 + [1] * 3] * B)
-
-        @jitted
-        def expected(model, features):
-            wide = features @ model.head.linear.kernel[...]
-            wide = wide + model.head.linear.bias[...][None, None]
-            features = model.head.norm(jax.nn.gelu(wide, approximate=False))
-            return features @ model.embedding.tokens[...].T + model.embedding.bias[...][None, None]
-
-        output = call(model, SENTENCES, mask=MASK, token_types=types)
-        assert_close(output.logits, expected(model, output.features))
-        other = call(model, SENTENCES, mask=MASK).logits
-        assert np.abs(other - output.logits).max() > 1e-2
 
     def test_every_position_depends_on_its_sentence_without_padding(self):
         model = masked_language_model()

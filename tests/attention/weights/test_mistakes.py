@@ -162,8 +162,6 @@ def test_model_that_does_not_fit_the_layout(tmp_path):
     settings = json.loads((FOLDER / "gpt2" / "config.json").read_text())
     with pytest.raises(ValueError, match="unlike the gpt2 config"):
         weights.save(model_of("llama"), tmp_path, config=settings)
-    with pytest.raises(ValueError, match=r"has shape \(53, 16\), and the gpt2 config needs"):
-        weights.save(model_of("gpt2"), tmp_path, config=settings | {"vocab_size": 54})
     with pytest.raises(ValueError, match="activation of the model is 'gelu', and the gpt2 config"):
         weights.save(model_of("gpt2"), tmp_path, config=settings | {"activation_function": "relu"})
     assert list(tmp_path.iterdir()) == []

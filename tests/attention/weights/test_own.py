@@ -88,13 +88,7 @@ def test_stacked_and_unstacked_layers_have_the_same_names(tmp_path):
     """Of five layers with two kinds, four are stacked by twos and one is left."""
     weights.save(language_model(), tmp_path / "stacked", config=CONFIG)
     weights.save(unstack_layers(language_model()), tmp_path / "unstacked", config=CONFIG)
-    stacked, unstacked = tensors_of(tmp_path / "stacked"), tensors_of(tmp_path / "unstacked")
-    assert_equal(stacked, unstacked)
-    kernel = "decoder.layers.{}.feed_forward.sublayer.up.kernel"
-    layers = language_model().decoder.layers.unstacked()
-    for index, layer in enumerate(layers):
-        wanted = layer.feed_forward.sublayer.up.kernel[...]
-        np.testing.assert_array_equal(stacked[kernel.format(index)], wanted)
+    assert_equal(tensors_of(tmp_path / "stacked"), tensors_of(tmp_path / "unstacked"))
 
 
 def test_a_parameter_of_no_axes_keeps_its_shape(tmp_path):
