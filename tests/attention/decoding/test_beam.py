@@ -143,14 +143,6 @@ def test_logit_processors_change_scores_but_not_log_probs(keep_width):
             assert_equals(pick(found, row, rank), expected)
 
 
-def test_observed_values_follow_their_hypothesis():
-    stopping, strategy = StoppingCriteria(8, END, 2), Beam(4, 2, GNMT(0.8))
-    found = search(random_table(B, 6, seed=5), PREFIX, strategy=strategy, stopping=stopping)
-    before = np.concatenate([np.full((B, 2, 1), BOS), found.tokens[..., :-1]], axis=-1)
-    before[np.arange(8) >= np.asarray(found.lengths)[..., None]] = 0
-    np.testing.assert_array_equal(found.observed["read"], before)
-
-
 def assert_equal_or_discarded(short, whole, num_steps):
     """Some rows have the answer of all steps, the others have none."""
     answered = np.asarray(short.lengths).reshape(B, -1)[:, 0] > 0

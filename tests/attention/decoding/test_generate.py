@@ -313,15 +313,6 @@ class SizedSource(SourceModel):
     vocab_size, input_vocab_size = V, 10
 
 
-@pytree_dataclass
-class PlainModel(PromptedModel):
-    """A model without attention."""
-
-    def step(self, state, tokens, *, returning=()):
-        result, state = super().step(state, tokens)
-        return result._replace(attention=({}, {})), state
-
-
 class Letters:
     """A tokenizer: "d" is 3, "e" is 4 and so on; 5 is half a character."""
 
@@ -499,10 +490,6 @@ MISTAKES = {
     # Options of steps.
     "slots must be at least 1, got 0": {"slots": 0},
     r"a list of names, such as \['weights'\], got a string": {"returning": "weights"},
-    "returning needs names of results of attention, .* pass observe": {
-        "model": PlainModel(PROMPTED.table),
-        "returning": ("hidden_states",),
-    },
     "needs a sequence of functions, got Temp": {"logit_processors": Temperature(0.5)},
     **{
         f"logit processor {words}": {"logit_processors": [processor]}
@@ -555,12 +542,6 @@ def test_padding_may_be_outside_the_vocabulary():
     model, given = SizedModel(PROMPTED.table), options("greedy", "prompted")
     found = generate(model, INPUTS, lengths=LENGTHS, **given)
     assert_same(found, reference("greedy", "prompted"))
-    sources = jnp.array([[9, 3, 99]]), jnp.array([2])
-    given = {"max_tokens": 3, "start": BOS}
-    found = generate(SIZED_SOURCE, sources[0], lengths=sources[1], **given)
-    assert found.lengths.tolist() == [3]
-    prefix = Prefix(jnp.array([[3, 99]]), jnp.array([1]))
-    assert generate(SIZED_SOURCE, [[9]], prefix=prefix, **given).tokens[0, 0] == 3
 
 
 def test_traced_tokens_are_not_checked():
