@@ -20,24 +20,13 @@ START = np.full(B, BOS, np.int32)
 MODEL = SourceModel(jax.device_put(random_table(B, V)))
 
 
-def state_of_rows():
-    state, _ = MODEL.prefill(jnp.arange(B)[:, None], jnp.ones(B, jnp.int32), max_tokens=9)
-    return state
-
-
-def test_leaf_without_the_batch_is_refused():
-    source, read = state_of_rows()
-    state = {"source": source, "read": read._replace(count=read.count[:2])}
-    with pytest.raises(ValueError, match=r"state\['read'\].count needs the batch of 3 rows in fr"):
-        decode(MODEL.step, state, START, Beam(2), StoppingCriteria(5, END))
-
-
 def test_step_may_change_a_constant_without_effect():
     def changing(state, tokens):
         result, (source, read) = MODEL.step(state, tokens)
         return result, (Constant(source.value + 1), read)
 
-    given = state_of_rows(), START, Beam(4, 3, GNMT(0.6)), StoppingCriteria(5, END, 2)
+    state, _ = MODEL.prefill(jnp.arange(B)[:, None], jnp.ones(B, jnp.int32), max_tokens=5)
+    given = state, START, Beam(4, 3, GNMT(0.6)), StoppingCriteria(5, END, 2)
     both = jitted(lambda: [decode(step, *given) for step in (changing, MODEL.step)])()
     chex.assert_trees_all_equal(*both)
 

@@ -281,7 +281,7 @@ MISTAKES = {
     "max_steps must be between 1 and max_tokens 3, got 0": {"max_steps": 0},
     "max_steps must be between 1 and max_tokens 3, got 4": {"max_steps": 4},
     r"returns logits \(2, V\)": {"step": lambda state, tokens: (jnp.zeros((3, V)), state)},
-    "state needs the batch of 2 rows in front": {"state": jnp.zeros(())},
+    r"state\['a'\] needs the batch of 2 rows in front": {"state": {"a": jnp.zeros(3)}},
 }
 
 

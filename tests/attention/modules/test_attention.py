@@ -265,41 +265,39 @@ def test_rotary_positions_are_relative_and_rotate_queries_and_keys():
     assert abs(counted - plain).max() > 1e-2
 
 
-class TestErrors:
-    @pytest.mark.parametrize(
-        "changes, sentence",
-        [
-            ({"num_kv_heads": 4}, r"num_heads=6 .* num_kv_heads=4: use one of 1, 2, 3, 6"),
-            ({"window": 0}, r"window must be at least 1, got 0"),
-            ({"dropout": 1.0}, r"dropout must be in \[0, 1\), got 1.0"),
-        ],
-    )
-    def test_sizes_and_names(self, changes, sentence):
-        with pytest.raises(ValueError, match=sentence):
-            attention(**changes)
+def run_with_cache_of(other, module):
+    cache = other.new_cache(CacheSpec(batch=(B,), size=T, encoder_output=ENCODER_OUTPUT))
+    return run(module, context=Context(cache=cache))
 
-    def test_a_score_function_in_place_of_a_function_that_returns_one(self):
-        with pytest.raises(TypeError, match="a function that returns a score function, got a Soft"):
-            attention(score=scores.softcap(3.0))
 
-    def test_unknown_results(self):
-        with pytest.raises(ValueError, match="got 'hidden_state'; did you mean 'hidden_states'"):
-            run(attention(), context=Context(returning=("hidden_state",)))
+ERRORS = {
+    "num_heads=6 .* num_kv_heads=4: use one of 1, 2, 3, 6": lambda: attention(num_kv_heads=4),
+    "width=20 is not divisible by num_heads=6: .* set head_width": lambda: attention(20),
+    "window must be at least 1, got 0": lambda: attention(window=0),
+    r"dropout must be in \[0, 1\), got 1.0": lambda: attention(dropout=1.0),
+    "a function that returns a score function, got a Soft": lambda: attention(
+        score=scores.softcap(3.0)
+    ),
+    "got 'hidden_state'; did you mean 'hidden_states'": lambda: run(
+        attention(), context=Context(returning=("hidden_state",))
+    ),
+    "self-attention needs .* new_cache, got a Constant": lambda: run_with_cache_of(
+        cross_attention(), attention()
+    ),
+    "cross-attention needs .* new_cache, got a Cache": lambda: run_with_cache_of(
+        attention(), cross_attention()
+    ),
+    r"cross-attention needs Context\(encoder_output=": lambda: run(cross_attention()),
+    r"needs CacheSpec\(encoder_output=...\)": lambda: cross_attention().new_cache(
+        CacheSpec(batch=(B,), size=3)
+    ),
+    "has width 18, .* source_width=17": lambda: attend_across(
+        cross_attention(), encoder_output=INPUTS
+    ),
+}
 
-    def test_caches_of_another_layer(self):
-        spec = CacheSpec(batch=(B,), size=T, encoder_output=ENCODER_OUTPUT)
-        for module, other, name in (
-            (attention(), cross_attention(), "self-attention needs .* new_cache, got a Constant$"),
-            (cross_attention(), attention(), "cross-attention needs .* new_cache, got a Cache$"),
-        ):
-            with pytest.raises(ValueError, match=name):
-                module(INPUTS, context=Context(cache=other.new_cache(spec)))
 
-    def test_encoder_output(self):
-        module = cross_attention()
-        with pytest.raises(ValueError, match=r"cross-attention needs Context\(encoder_output="):
-            run(module)
-        with pytest.raises(ValueError, match=r"needs CacheSpec\(encoder_output=...\)"):
-            module.new_cache(CacheSpec(batch=(B,), size=3))
-        with pytest.raises(ValueError, match=r"has width 18, .* source_width=17"):
-            attend_across(module, encoder_output=INPUTS)
+@pytest.mark.parametrize("words", ERRORS)
+def test_errors(words):
+    with pytest.raises((TypeError, ValueError), match=words):
+        jax.eval_shape(ERRORS[words])

@@ -22,7 +22,7 @@ from attention.modules import (
     unstack_layers,
 )
 from attention.modules.layers import SHALLOW
-from tests.attention.modules.inputs import DIMS, call, filled
+from tests.attention.modules.inputs import DIMS, filled
 from tests.attention.primitives.inputs import draw, jitted
 
 B, T, D, F = DIMS["BTDF"]
@@ -71,41 +71,12 @@ def feed_forward_layers(kinds, width=D, **options):
     return filled(lambda: Layers(make, kinds, rngs=nnx.Rngs(0), **options))
 
 
-class TestResidual:
-    """By hand: the norm is x/2 and the sublayer adds 1."""
-
-    @pytest.mark.parametrize(
-        "options, expected",
-        [
-            ({}, 6 + (6 / 2 + 1)),
-            ({"placement": "post"}, (6 + (6 + 1)) / 2),
-            ({"output_norm": lambda x: 10 * x}, 6 + 10 * (6 / 2 + 1)),
-        ],
-        ids=["pre", "post", "output norm"],
-    )
-    def test_placements(self, options, expected):
-        residual = Residual(lambda x: x / 2, lambda x: x + 1, **options)
-        assert residual(jnp.array([6.0])).features.tolist() == [expected]
-        without = Residual(None, lambda x: x + 1)
-        assert without(jnp.array([6.0])).features.tolist() == [6 + 6 + 1]
-
-    def test_dropout_drops_the_output_of_the_sublayer(self):
-        residual = Residual(None, lambda x: 4 * jnp.ones_like(x), dropout=0.5)
-        plain = call(residual, INPUTS).features
-        np.testing.assert_allclose(plain, INPUTS + 4)
-        context = Context(rng=jax.random.key(0))
-        dropped = call(residual, INPUTS, context=context).features - INPUTS
-        assert set(np.round(np.ravel(dropped)).tolist()) == {0, 8}
+def test_residual_without_a_norm():
+    residual = Residual(None, lambda x: x + 1)
+    assert residual(jnp.array([6.0])).features.tolist() == [6 + 6 + 1]
 
 
 class TestBlock:
-    def test_sublayers_are_applied_in_order(self):
-        block = Block(double=lambda x: 2 * x, add=lambda x: x + 1)
-        output = block(jnp.array([3.0]))
-        assert output.features.tolist() == [7]
-        assert output.attention == output.losses == {}
-        assert output.cache == {"double": None, "add": None}
-
     def test_results_have_the_names_of_the_sublayers(self):
         block = Block(first=Affine(2, kind="a"), second=Affine(3, kind="b"), third=lambda x: x)
         cache = block.new_cache(CacheSpec(batch=(B,), size=T))
@@ -116,12 +87,6 @@ class TestBlock:
         expected = np.abs(2 * INPUTS).sum() + np.abs(6 * INPUTS).sum()
         np.testing.assert_allclose(output.losses["size"], expected, rtol=1e-5)
         assert {name for name in output.losses} == {"size", "a", "b"}
-
-    def test_sublayers_have_different_random_keys(self):
-        block = Block(first=Affine(0), second=Affine(1))
-        features = block(jnp.zeros(1), context=Context(rng=jax.random.key(0))).features
-        first = Block(first=Affine(0))(jnp.zeros(1), context=Context(rng=jax.random.key(0)))
-        assert abs(features - 2 * first.features) > 1e-3
 
     @pytest.mark.parametrize(
         "layer, expected",

@@ -10,21 +10,19 @@ import pytest
 from flax import nnx
 
 from attention import block_mask, masks
-from attention.modules import (
-    Block,
-    CacheSpec,
-    Context,
-    Decoder,
-    Embedding,
-    LanguageModel,
-    Layers,
-    Residual,
-    SelfAttention,
-    layer_norm,
-)
+from attention.modules import CacheSpec, Context
 from attention.modules.recurrent import RecurrentLayer
 from tests.attention.modules import inputs
-from tests.attention.modules.inputs import DIMS, B, T, assert_sees, filled, project, tokens
+from tests.attention.modules.inputs import (
+    DIMS,
+    B,
+    T,
+    assert_sees,
+    filled,
+    language_model,
+    project,
+    tokens,
+)
 from tests.attention.primitives.inputs import draw, jitted
 
 D, F, V = DIMS["DFV"]
@@ -162,26 +160,22 @@ def test_errors(context, error, sentence):
         small()(INPUTS, context=Context(**context))
 
 
+def recurrent(config, rngs):
+    return RecurrentLayer(config.width, hidden=F, rngs=rngs)
+
+
+@functools.cache
 def hybrid():
-    """Make a language model whose every third layer is attention and whose others recur."""
-    rngs = nnx.Rngs(0)
-
-    def make_layer(index, rngs):
-        if index % 3 == 2:
-            sublayer = SelfAttention(D, num_heads=2, rngs=rngs)
-        else:
-            sublayer = RecurrentLayer(D, hidden=F, rngs=rngs)
-        return Block(mixer=Residual(layer_norm(D, rngs=rngs), sublayer))
-
-    decoder = Decoder(Layers(make_layer, 6, rngs=rngs), cross=False)
-    return LanguageModel(Embedding(V, D, rngs=rngs), decoder)
+    """Return a language model whose every third layer is attention and whose others recur."""
+    per_layer = [{"mixer": recurrent}, {"mixer": recurrent}, {}]
+    return language_model(positions="none", decoder_layers=6, per_layer=per_layer)
 
 
 class TestHybrid:
     """A decoder of recurrent layers and attention."""
 
     def test_steps_after_a_ragged_prompt_equal_the_full_pass(self):
-        model = filled(hybrid)
+        model = hybrid()
         inputs, prompt_lengths = tokens(B, T, seed=4), np.array([3, 1, 2])
         rows, places = np.arange(B), prompt_lengths[None] - 1 + np.arange(3)[:, None]
 
@@ -201,7 +195,7 @@ class TestHybrid:
         assert_close(logits, whole[rows, places], tolerance=1e-4)
 
     def test_packed_texts_equal_separate_texts(self):
-        model, inputs = filled(hybrid), tokens(B, T, seed=4)
+        model, inputs = hybrid(), tokens(B, T, seed=4)
         positions = np.array([0, 1, 2, 0, 1])
         options = {"mask": PACKED["batch of segments"], "embedding_positions": positions}
         packed = jitted(lambda m: m(inputs, **options).logits)(model)
