@@ -68,17 +68,6 @@ def test_repetition_penalty_divides_positive_and_multiplies_negative_logits():
     np.testing.assert_array_equal(jitted(RepetitionPenalty(2.0))(logits, HISTORY), expected)
 
 
-@pytest.mark.parametrize("processor", [RepetitionPenalty(2.0), NoRepeatNgram(2)], ids=str)
-def test_hypotheses_of_a_row_are_processed_each_by_its_history(processor):
-    logits = np.stack([LOGITS, LOGITS[::-1]], axis=1)
-    history = History(*(np.stack([part, part[::-1]], axis=1) for part in HISTORY))
-    processor = jitted(processor)
-    found = processor(logits, history)
-    for hypothesis, order in enumerate((slice(None), slice(None, None, -1))):
-        alone = processor(LOGITS[order], History(*(part[order] for part in HISTORY)))
-        np.testing.assert_array_equal(found[:, hypothesis], alone)
-
-
 def test_top_p_1_keeps_what_rounding_would_lose():
     equal = jitted(TopP(0.5))(np.zeros(4, np.float32))
     np.testing.assert_array_equal(equal, [0, 0, -np.inf, -np.inf])

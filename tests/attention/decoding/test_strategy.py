@@ -60,17 +60,13 @@ def test_each_token_is_read_by_the_next_step():
     assert read == [[BOS, BOS], [5, 8], [6, 9]]
 
 
-def test_ended_rows_are_padded():
-    found = scripted([[5, END, 6, 7], [8, 9, 3, END], [END, 4, END, 4]], 4)
-    expected = [[5, END, PAD, PAD], [8, 9, 3, END], [END, PAD, PAD, PAD]]
-    np.testing.assert_array_equal(found, expected)
-
-
-def test_loop_stops_when_every_row_has_ended():
+def test_ended_rows_are_padded_until_every_row_has_ended():
     read = []
-    found = scripted([[5, END, 6, 6, 6, 6], [5, 6, END, 6, 6, 6]], 6, read=read)
-    assert len(read) == 3
-    np.testing.assert_array_equal(found[:, 3:], np.full((2, 3), PAD))
+    script = [[5, END, 6, 7, 8, 9], [8, 9, 3, END, 8, 9], [END, 4, END, 4, 8, 9]]
+    found = scripted(script, 6, read=read)
+    np.testing.assert_array_equal(found[:, :4], [[5, END, 0, 0], [8, 9, 3, END], [END, 0, 0, 0]])
+    np.testing.assert_array_equal(found[:, 4:], np.full((3, 2), PAD))
+    assert len(read) == 4
 
 
 def test_start_token_that_is_the_end_does_not_end_the_row():

@@ -42,15 +42,8 @@ class Model(nnx.Module):
         return features @ self.stacked[0] - features @ self.stacked[1]
 
 
-PATHS = {
-    "layers.0.bias",
-    "layers.0.kernel",
-    "output.bias",
-    "output.kernel",
-    "query.bias",
-    "query.kernel",
-    "stacked",
-}
+LAYERS = ("layers.0", "output", "query")
+PATHS = {"stacked", *(f"{layer}.{name}" for layer in LAYERS for name in ("bias", "kernel"))}
 INPUTS, TARGETS = draw((13, D), (13, *DIMS["F"]))
 
 

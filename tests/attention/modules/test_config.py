@@ -196,10 +196,6 @@ class TestPerLayer:
         with pytest.raises(ValueError, match=f"^per_layer: {positions} positions are those of all"):
             TransformerConfig(positions=positions, per_layer=[{"positions": "none"}])
 
-    def test_layers_without_positions_between_rotary_ones(self):
-        config = TransformerConfig(positions="rotary", per_layer=[{"positions": "none"}, {}])
-        assert [config.layer(index).positions for index in (0, 1)] == ["none", "rotary"]
-
 
 def test_registered_names(monkeypatch):
     monkeypatch.setitem(NORMS, "mine", layer_norm)
