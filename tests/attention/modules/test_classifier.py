@@ -15,7 +15,7 @@ from tests.attention.modules.inputs import (
     B,
     S,
     assert_close,
-    assert_sees,
+    assert_no_leaks,
     call,
     classifier,
     filled,
@@ -68,7 +68,7 @@ class TestClassifier:
     @pytest.mark.parametrize("pooling", POOLINGS)
     def test_scores_depend_on_every_token_but_not_on_padding_or_other_rows(self, pooling):
         model = classifier(pooling)
-        assert_sees(
+        assert_no_leaks(
             lambda given: classify(model, given, lengths=LENGTHS),
             TOKENS,
             lambda row, given: row == given[0] and given[1] < LENGTHS[row],
@@ -77,7 +77,7 @@ class TestClassifier:
     @pytest.mark.parametrize("pooling", POOLINGS)
     def test_scores_depend_on_every_pixel_and_nan_stays_in_its_image(self, pooling):
         model = classifier(pooling, embed_patches)
-        assert_sees(
+        assert_no_leaks(
             lambda images: classify(model, images),
             IMAGES,
             lambda row, given: row == given[0],

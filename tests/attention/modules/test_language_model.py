@@ -13,7 +13,7 @@ from tests.attention.modules.inputs import (
     B,
     S,
     assert_close,
-    assert_sees,
+    assert_no_leaks,
     language_model,
     masked_language_model,
     project,
@@ -40,7 +40,7 @@ class TestLanguageModel:
     def test_a_logit_depends_on_earlier_tokens_alone(self, tie):
         model = language_model(tie=tie)
         assert (model.output is None) == (tie == "output")
-        assert_sees(lambda given: score(model, given), TOKENS, np.tri(T, dtype=bool))
+        assert_no_leaks(lambda given: score(model, given), TOKENS, np.tri(T, dtype=bool))
 
     def test_layers_call_the_attention_of_the_context(self):
         calls = []
@@ -143,7 +143,7 @@ class TestMaskedLanguageModel:
             (row, place), (other_row, other) = output, given
             return row == other_row and (other < LENGTHS[row] or other == place)
 
-        assert_sees(lambda given: score(model, given, mask=MASK), SENTENCES, may_see)
+        assert_no_leaks(lambda given: score(model, given, mask=MASK), SENTENCES, may_see)
 
     def test_padding_may_be_nan(self):
         model = masked_language_model()

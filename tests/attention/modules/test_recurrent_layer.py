@@ -17,7 +17,7 @@ from tests.attention.modules.inputs import (
     DIMS,
     B,
     T,
-    assert_sees,
+    assert_no_leaks,
     filled,
     language_model,
     project,
@@ -124,7 +124,7 @@ def test_state_starts_anew_in_each_packed_sequence(mask):
 
 
 def test_causal():
-    assert_sees(
+    assert_no_leaks(
         lambda ids: jax.jit(small())(jax.nn.one_hot(ids, D)).features,
         tokens(B, T) % D,
         np.tri(T, dtype=bool),

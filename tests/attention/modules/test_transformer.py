@@ -27,7 +27,7 @@ from tests.attention.modules.inputs import (
     S,
     T,
     assert_close,
-    assert_sees_valid_and_earlier_tokens,
+    assert_no_leaks_in_translations,
     call,
     filled,
     normalize,
@@ -249,7 +249,7 @@ class TestPadding:
     """Padding of the source, and tokens of the future, have no effect."""
 
     def test_logits_depend_on_valid_and_earlier_tokens_of_their_row_alone(self):
-        assert_sees_valid_and_earlier_tokens(small_translator())
+        assert_no_leaks_in_translations(small_translator())
 
     def test_number_of_padding_tokens(self):
         """With a mask of targets that is causal only because the decoder is."""
