@@ -143,45 +143,25 @@ def test_logit_processors_change_scores_but_not_log_probs(keep_width):
             assert_equals(pick(found, row, rank), expected)
 
 
-def test_observed_values_follow_their_hypothesis():
-    stopping, strategy = StoppingCriteria(8, END, 2), Beam(4, 2, GNMT(0.8))
-    found = search(random_table(B, 6, seed=5), PREFIX, strategy=strategy, stopping=stopping)
-    before = np.concatenate([np.full((B, 2, 1), BOS), found.tokens[..., :-1]], axis=-1)
-    before[np.arange(8) >= np.asarray(found.lengths)[..., None]] = 0
-    np.testing.assert_array_equal(found.observed["read"], before)
-
-
-def assert_equal_or_discarded(short, whole, num_steps):
-    """Some rows have the answer of all steps, the others have none."""
-    answered = np.asarray(short.lengths).reshape(B, -1)[:, 0] > 0
-    assert 0 < answered.sum() < B
-    for ours, theirs in zip(jax.tree.leaves(short), jax.tree.leaves(whole), strict=True):
-        ours, theirs = np.asarray(ours), np.asarray(theirs)
-        inside = (slice(None),) * (theirs.ndim - 1) + (slice(num_steps),)
-        theirs = theirs[inside] if theirs.shape[-1] == 8 else theirs
-        np.testing.assert_array_equal(ours[answered], theirs[answered])
-    for name, value in (("tokens", PAD), ("lengths", 0), ("scores", -np.inf), ("log_probs", 0)):
-        assert (np.asarray(getattr(short, name))[~answered] == value).all()
-    assert not np.asarray(short.observed["read"])[~answered].any()
-
-
 @pytest.mark.parametrize(("strategy", "max_steps"), [(Beam(4, 2, GNMT(0.8)), 6), (Greedy(), 3)])
 def test_rows_unfinished_after_max_steps_are_discarded(strategy, max_steps):
     table, stopping = random_table(B, 6, seed=5), StoppingCriteria(8, END, 2)
     whole = search(table, PREFIX, strategy=strategy, stopping=stopping)
     options = (("max_steps", max_steps),)
     short = search(table, PREFIX, strategy=strategy, stopping=stopping, options=options)
-    assert_equal_or_discarded(short, whole, max_steps)
+    answered = np.asarray(short.lengths).reshape(B, -1)[:, 0] > 0
+    assert 0 < answered.sum() < B
+    for ours, theirs in zip(*map(jax.tree.leaves, (short, whole)), strict=True):
+        theirs = theirs[..., :max_steps] if theirs.shape[-1] == 8 else theirs
+        np.testing.assert_array_equal(ours[answered], theirs[answered])
+    for name, value in (("tokens", PAD), ("lengths", 0), ("scores", -np.inf), ("log_probs", 0)):
+        assert (getattr(short, name)[~answered] == value).all()
+    assert not short.observed["read"][~answered].any()
 
 
 def test_rows_with_a_prefix_longer_than_max_steps_are_discarded():
-    found = search(
-        random_table(B, 6, seed=5),
-        PREFIX,
-        strategy=Beam(2),
-        stopping=StoppingCriteria(8, END),
-        options=(("max_steps", 1),),
-    )
+    given = {"strategy": Beam(2), "stopping": StoppingCriteria(8, END)}
+    found = search(random_table(B, 6, seed=5), PREFIX, **given, options=(("max_steps", 1),))
     assert not found.lengths[np.array([1, 2, 3, 5])].any()
     np.testing.assert_array_equal(found.tokens[6], [END])
 
@@ -260,28 +240,23 @@ KINDS = pytest.mark.parametrize("keep_width", [False, True])
 
 
 @KINDS
-def test_search_stops_when_no_hypothesis_can_win(keep_width):
-    found = known(CERTAIN, keep_width=keep_width)
-    np.testing.assert_array_equal(found.tokens[0], [END, *[PAD] * 5])
-    np.testing.assert_allclose(found.scores, [np.log(0.6)], rtol=1e-6)
-    assert calls() == [0]  # 0.4 is less than 0.6, whatever follows
-
-
-@KINDS
-def test_search_continues_while_a_long_answer_can_win(keep_width):
-    found = known(CERTAIN, length_penalty=GNMT(2.0), keep_width=keep_width)
-    np.testing.assert_array_equal(found.tokens[0], [5, 6, 6, END, PAD, PAD])
-    np.testing.assert_allclose(found.scores, [np.log(0.4) / 1.5**2], rtol=1e-6)
-    np.testing.assert_allclose(found.log_probs[0], [np.log(0.4), *[0.0] * 5], atol=1e-6)
-    assert calls() == [0, 1, 2, 3]
-
-
-@KINDS
-def test_search_continues_until_the_last_of_the_n_best_is_certain(keep_width):
-    found = known(CERTAIN, n_best=2, keep_width=keep_width)
-    np.testing.assert_array_equal(found.lengths, [1, 4])
-    np.testing.assert_allclose(found.scores, np.log([0.6, 0.4]), rtol=1e-6)
-    assert calls() == [0, 1, 2, 3]
+@pytest.mark.parametrize(
+    ("options", "lengths", "scores", "steps"),
+    [
+        ({}, [1], [np.log(0.6)], 1),  # 0.4 is less than 0.6, whatever follows
+        ({"length_penalty": GNMT(2.0)}, [4], [np.log(0.4) / 1.5**2], 4),
+        ({"n_best": 2}, [1, 4], np.log([0.6, 0.4]), 4),
+    ],
+    ids=["certain", "a long answer can win", "the last of the n best is not certain"],
+)
+def test_search_continues_until_the_n_best_are_certain(keep_width, options, lengths, scores, steps):
+    found = known(CERTAIN, keep_width=keep_width, **options)
+    np.testing.assert_array_equal(found.lengths, lengths)
+    np.testing.assert_allclose(found.scores, scores, rtol=1e-6)
+    answers = {1: [END], 4: [5, 6, 6, END]}
+    for tokens, length in zip(found.tokens, lengths, strict=True):
+        np.testing.assert_array_equal(tokens, answers[length] + [PAD] * (6 - length))
+    assert calls() == [*range(steps)]
 
 
 @pytest.mark.parametrize(
@@ -367,27 +342,23 @@ def test_nan_reaches_no_other_row_and_no_row_that_is_decided():
     np.testing.assert_allclose(found.scores, [np.log(0.6), 0], rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("make", "sentence"),
-    [
-        (lambda: Beam(0), "num_beams must be an integer of at least 1, got 0"),
-        (lambda: Beam(2.5), "num_beams must be an integer of at least 1, got 2.5"),
-        (
-            lambda: Beam(2, length_penalty=1.0),
-            r"length_penalty must be a function of lengths, such as Power\(1.0\), got 1.0",
-        ),
-        (lambda: Beam(2, n_best=3), "n_best must be between 1 and num_beams 2, got 3"),
-        (lambda: GNMT(float("nan")), "alpha of a length penalty must be finite, got nan"),
-        (lambda: Power(float("-inf")), "exponent of a length penalty must be finite, got -inf"),
-        (
-            lambda: search(random_table(1, 7), strategy=Beam(8), stopping=StoppingCriteria(6, END)),
-            "num_beams must be at most the 7 tokens of the vocabulary, got 8",
-        ),
-    ],
-)
-def test_impossible_settings_are_refused(make, sentence):
-    with pytest.raises((TypeError, ValueError), match=sentence):
-        make()
+MISTAKES = {
+    "num_beams must be an integer of at least 1, got 0": lambda: Beam(0),
+    "num_beams must be an integer of at least 1, got 2.5": lambda: Beam(2.5),
+    r"length_penalty must be .* such as Power\(1.0\), got 1.0": lambda: Beam(2, None, 1.0),
+    "n_best must be between 1 and num_beams 2, got 3": lambda: Beam(2, n_best=3),
+    "alpha of a length penalty must be finite, got nan": lambda: GNMT(float("nan")),
+    "exponent of a length penalty must be finite, got -inf": lambda: Power(float("-inf")),
+    "num_beams must be at most the 7 tokens of the vocabulary, got 8": lambda: search(
+        random_table(1, 7), strategy=Beam(8), stopping=StoppingCriteria(6, END)
+    ),
+}
+
+
+@pytest.mark.parametrize("words", MISTAKES)
+def test_impossible_settings_are_refused(words):
+    with pytest.raises((TypeError, ValueError), match=words):
+        MISTAKES[words]()
 
 
 @pytest.mark.parametrize("vocab_size", [7, 4 * top.FEW])

@@ -1,13 +1,11 @@
 """Continuous batching gives the answers of a batch, in fewer steps."""
 
 import functools
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import Array
 
 from attention.decoding import (
     GNMT,
@@ -25,10 +23,8 @@ from attention.decoding.loop import DecodingLoop, row_inputs
 from attention.decoding.strategy import DecodingOptions
 from attention.primitives.cache import empty_cache
 from attention.primitives.constant import Constant
-from tests.attention.decoding.markov import BOS, END, random_table
-from tests.attention.primitives.inputs import (
-    jitted,
-)
+from tests.attention.decoding.markov import BOS, END, SourceModel, random_table
+from tests.attention.primitives.inputs import jitted
 
 Q, V = 37, 7  # 17 slots admit two rows at once, which do not divide 37
 STOPPING = StoppingCriteria(9, END)
@@ -40,28 +36,15 @@ PREFIX = Prefix(
 )
 
 
-class Read(NamedTuple):
-    """The tables, constant; the token before the last `[B]`, and the number of tokens `[B]`."""
-
-    table: Constant
-    before: Array
-    count: Array
+ROWS = jnp.arange(Q)
+MODEL = SourceModel(TABLE)
+step = MODEL.step
 
 
-def prefill(tables):
-    rows = len(tables)
-    state = Read(Constant(tables), jnp.full(rows, BOS, jnp.int32), jnp.zeros(rows, jnp.int32))
-    return state, jnp.full(rows, BOS, jnp.int32)
-
-
-class Result(NamedTuple):
-    logits: Array
-    count: Array
-
-
-def step(state, tokens):
-    logits = state.table.value[jnp.arange(len(tokens)), state.before, tokens]
-    return Result(logits, state.count + 1), Read(state.table, tokens, state.count + 1)
+def prefill(rows):
+    """Return the state of these rows of the table, and the first tokens."""
+    state, _ = MODEL.prefill(rows[:, None], jnp.ones_like(rows), max_tokens=STOPPING.max_tokens)
+    return state, jnp.full_like(rows, BOS)
 
 
 def run(prefill, requests, slots, step=step, strategy="greedy", **options):
@@ -88,12 +71,12 @@ def test_answers_equal_those_of_a_batch(name, slots):
         options = {
             "prefix": PREFIX,
             "rng": jax.random.split(jax.random.key(1), Q),
-            "observe": lambda result: result.count,
+            "observe": lambda result: result.attention,
             "logit_processors": (RepetitionPenalty(1.1),),
             "max_steps": 7,
         }
-        batch = decode(step, *prefill(TABLE), *given, **options)
-        return batch, run(prefill, TABLE, slots, strategy=name, **options)
+        batch = decode(step, *prefill(ROWS), *given, **options)
+        return batch, run(prefill, ROWS, slots, strategy=name, **options)
 
     batch, continuous = both()
     for one, other in zip(*map(jax.tree.leaves, (batch, continuous)), strict=True):
@@ -101,21 +84,6 @@ def test_answers_equal_those_of_a_batch(name, slots):
     lengths = np.asarray(batch.lengths).reshape(Q, -1)[:, 0]
     assert len({*lengths.tolist()}) > 3  # rows end at different steps
     assert name == "sample" or 0 in lengths  # one of them not within max_steps
-
-
-def test_rows_that_are_not_active_have_no_answer():
-    @jitted
-    def both(active):
-        batch = decode(step, *prefill(TABLE), Greedy(), STOPPING, active=active)
-        return run(prefill, TABLE, 3, active=active), batch
-
-    every, _ = both(jnp.ones(Q, bool))
-    for absent in ([0, 4], [35, 36], [0, 1, 2, 3]):
-        active = ~np.isin(np.arange(Q), absent)
-        for one in both(active):
-            np.testing.assert_array_equal(one.lengths[~active], 0)
-            np.testing.assert_array_equal(one.scores[~active], -jnp.inf)
-            np.testing.assert_array_equal(one.tokens[active], every.tokens[active])
 
 
 def test_short_rows_share_a_slot_beside_a_long_one():
@@ -133,7 +101,7 @@ def test_short_rows_share_a_slot_beside_a_long_one():
         return (Constant(lengths), jnp.zeros_like(lengths)), jnp.full_like(lengths, BOS)
 
     lengths = jnp.array([9, *[1] * 7], jnp.int32)
-    find = jax.jit(lambda active: run(begin, lengths, 2, counting, active=active).lengths)
+    find = jax.jit(lambda active: run(begin, lengths, 2, counting, active=active))
     for active, steps in (
         ([True] * 8, 9),
         ([False, *[True] * 7], 4),
@@ -143,23 +111,24 @@ def test_short_rows_share_a_slot_beside_a_long_one():
         counted.clear()
         found = find(np.array(active))
         jax.effects_barrier()
-        np.testing.assert_array_equal(found, np.where(active, lengths, 0))
+        np.testing.assert_array_equal(found.lengths, np.where(active, lengths, 0))
+        np.testing.assert_array_equal(found.scores == -np.inf, ~np.array(active))
         assert len(counted) == steps
 
 
 def test_no_requests():
-    assert run(prefill, TABLE[:0], 3).tokens.shape == (0, 9)
+    assert run(prefill, ROWS[:0], 3).tokens.shape == (0, 9)
 
 
 def test_step_that_closes_over_all_rows_is_refused():
     with pytest.raises(ValueError, match=r"tokens \(1,\) returns logits \(1, V\), got \(37, 7\)"):
-        run(prefill, TABLE, 1, lambda state, tokens: (TABLE[:, 0, 0], state))
+        run(prefill, ROWS, 1, lambda state, tokens: (TABLE[:, 0, 0], state))
 
 
 def test_cache_that_is_too_small_is_refused_unless_it_is_constant():
-    def cached(tables, constant=4, size=9):
-        new = functools.partial(empty_cache, (len(tables),), num_kv_heads=1, head_width=2)
-        state, start = prefill(tables)
+    def cached(rows, constant=4, size=9):
+        new = functools.partial(empty_cache, (len(rows),), num_kv_heads=1, head_width=2)
+        state, start = prefill(rows)
         return (Constant(new(constant)), new(size), state), start
 
     def read(state, tokens):
@@ -167,8 +136,8 @@ def test_cache_that_is_too_small_is_refused_unless_it_is_constant():
         return result, (*state[:2], inner)
 
     found, expected = jitted(
-        lambda: (run(cached, TABLE, 3, read), decode(step, *prefill(TABLE), Greedy(), STOPPING))
+        lambda: (run(cached, ROWS, 3, read), decode(step, *prefill(ROWS), Greedy(), STOPPING))
     )()
     np.testing.assert_array_equal(found.tokens, expected.tokens)
     with pytest.raises(ValueError, match="a cache of 8 slots cannot hold 9 tokens"):
-        run(functools.partial(cached, size=8), TABLE, 3, read)
+        run(functools.partial(cached, size=8), ROWS, 3, read)

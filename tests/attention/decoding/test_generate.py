@@ -25,14 +25,7 @@ from attention.decoding import (
     stream,
 )
 from attention.primitives.pytree_dataclass import pytree_dataclass
-from tests.attention.decoding.markov import (
-    BOS,
-    END,
-    PAD,
-    PromptedModel,
-    SourceModel,
-    random_table,
-)
+from tests.attention.decoding.markov import BOS, END, PAD, PromptedModel, SourceModel, random_table
 from tests.attention.primitives.inputs import changed
 
 V, Q = 6, 23
@@ -40,7 +33,7 @@ TABLE = random_table(5, V, seed=1)
 TABLE[..., END] -= 0.7  # for longer answers
 PROMPTED = PromptedModel(jax.device_put(TABLE[0]))
 SOURCED = SourceModel(jax.device_put(TABLE))
-RANDOM = np.random.default_rng(0)
+RANDOM, RNG = np.random.default_rng(0), jax.random.key(7)
 PROMPTS = [RANDOM.integers(3, V, length).tolist() for length in RANDOM.integers(1, 30, Q)]
 PROMPTS[5] = [4]
 LENGTHS = np.array([len(ids) for ids in PROMPTS], np.int32)
@@ -63,7 +56,7 @@ def options(name, model):
         "stop": (END, (3, 4, 3)),
         "min_tokens": 2,
         "start": start,
-        "rng": jax.random.key(7),
+        "rng": RNG,
         "logit_processors": (RepetitionPenalty(1.2),),
     }
 
@@ -137,16 +130,6 @@ def test_arrays_equal_single_rows(traced, slots):
     assert found.tokens.shape == (Q, 12)
 
 
-def test_arrays_with_max_steps_discard_unfinished_rows():
-    given = options("sample", "sourced")
-    found = generate(SOURCED, INPUTS, lengths=LENGTHS, **given, max_steps=4)
-    expected = reference("sample", "sourced")
-    ended = expected.lengths <= 4
-    assert 0 < ended.sum() < Q
-    np.testing.assert_array_equal(found.lengths, np.where(ended, expected.lengths, 0))
-    np.testing.assert_array_equal(found.tokens[ended], expected.tokens[ended, :4])
-
-
 def test_one_program_per_bucket():
     traced = []
 
@@ -213,12 +196,6 @@ def test_a_step_is_traced_once(name):
     start = jnp.array([1, 1])
     decode(step, jnp.zeros(2), start, STRATEGIES[name], StoppingCriteria(3, END))
     assert traced == [(2,)]
-
-
-def test_rows_of_a_sample_do_not_depend_on_the_others():
-    given = options("sample", "sourced")
-    few = generate(SOURCED, PROMPTS[:3], **given)
-    assert_same(few, jax.tree.map(lambda leaf: leaf[:3], reference("sample", "sourced")))
 
 
 @pytest.mark.parametrize("name", ["greedy", "beam"])
@@ -336,15 +313,6 @@ class SizedSource(SourceModel):
     vocab_size, input_vocab_size = V, 10
 
 
-@pytree_dataclass
-class PlainModel(PromptedModel):
-    """A model without attention."""
-
-    def step(self, state, tokens, *, returning=()):
-        result, state = super().step(state, tokens)
-        return result._replace(attention=({}, {})), state
-
-
 class Letters:
     """A tokenizer: "d" is 3, "e" is 4 and so on; 5 is half a character."""
 
@@ -449,24 +417,16 @@ def test_stream_yields_the_tokens_of_generate(name, model):
     np.testing.assert_array_equal(found, expected.tokens[:, : found.shape[1]])
 
 
-def test_stream_of_one_prompt():
-    given = {"max_tokens": 9, "stop": (2, (4, 3))}
+@pytest.mark.parametrize("prefix", [None, [[4, 5]]])
+def test_stream_of_one_prompt(prefix):
+    given = {"max_tokens": 9, "stop": (2, (4, 3)), "prefix": prefix}
     expected = generate(PROMPTED, [[3, 4, 5]], **given, tokenizer=Letters())
     tokens = [*stream(PROMPTED, [3, 4, 5], **given)]
     assert tokens == expected.tokens[0, : expected.lengths[0]].tolist()
     pieces = [*stream(PROMPTED, "def", **given, tokenizer=Letters())]
     assert "".join(pieces) == expected.text[0]
     assert len(pieces) == len(tokens)
-    both = [*stream(PROMPTED, ["def", "e"], **given, tokenizer=Letters())]
-    texts = generate(PROMPTED, ["def", "e"], **given, tokenizer=Letters()).text
-    assert ["".join(pieces) for pieces in zip(*both, strict=True)] == texts
-
-
-def test_stream_with_a_prefix_of_lists():
-    given = {"max_tokens": 6, "stop": END, "prefix": [[4, 5]]}
-    expected = generate(PROMPTED, [[3]], **given)
-    assert [*stream(PROMPTED, [3], **given)] == expected.tokens[0].tolist()
-    assert expected.tokens[0, :2].tolist() == [4, 5]
+    assert prefix is None or tokens[:2] == [4, 5]
 
 
 def test_stream_yields_a_token_before_it_is_read():
@@ -493,99 +453,63 @@ def test_stream_yields_a_token_before_it_is_read():
 class Unhashable:
     """A processor that is not frozen."""
 
-    factor: float = 1.0
-
     def __call__(self, logits, history):
-        return logits * self.factor
+        return logits
 
 
 def branching(logits, history):
     return logits if history.length[0] > 3 else -logits
 
 
-PROMPT = {"model": PROMPTED, "inputs": [[3]]}
-SOURCE = {"model": SOURCED, "inputs": [[3]]}
+SOURCE = {"model": SOURCED, "start": BOS}
+ARRAY = np.ones((2, 3), int)
+MISTAKES = {
+    "the model has 1000 positions": {"max_tokens": 2_000},
+    "a model with prefill and step, got ArrayImpl": {"model": jnp.ones(3)},
+    "strategy needs an instance, .* got 'sample'": {"strategy": "sample"},
+    # Inputs, and tokens before the answers.
+    "start is for encoder-decoder models": {"start": BOS},
+    "an encoder-decoder model needs start": SOURCE | {"start": None},
+    r"start needs one .* each of 1 rows, got int32 \(1, 1\)": SOURCE | {"start": [[1]]},
+    "start needs one integer token, .* got float32": SOURCE | {"start": 1.5},
+    r"inputs\[1\] has no tokens": {"inputs": [[3], []]},
+    "inputs needs lists of integer ids: 'float'": {"inputs": [[3.5]]},
+    "an input has 9 tokens": {"inputs": [[3] * 9], "buckets": (4, 8)},
+    r"inputs need integer ids \[B, P\], got float": {"inputs": ARRAY.astype(float)},
+    "must lie in 1 to 3": {"inputs": ARRAY, "lengths": np.array([3, 0])},
+    "lengths need shape": {"inputs": ARRAY, "lengths": np.array([3])},
+    "lengths are for arrays": {"lengths": np.array([1])},
+    "a prefix needs 1 to max_tokens 5 tokens, got 6": {"prefix": [[3] * 6]},
+    "rng needs keys that jax.random.key makes": {"rng": np.zeros(2, np.uint32)},
+    r"rng needs .* one for each of 1 rows, got \(2,\)": {"rng": jax.random.split(RNG, 2)},
+    # Text.
+    "inputs has strings: pass a tokenizer": {"inputs": ["abc"]},
+    "stop has strings: pass a tokenizer": {"stop": "abc"},
+    "inputs is one string: pass a list": {"inputs": "abc", "tokenizer": Letters()},
+    "a tokenizer needs encode and decode, got object": {"tokenizer": object()},
+    # Options of steps.
+    "slots must be at least 1, got 0": {"slots": 0},
+    r"a list of names, such as \['weights'\], got a string": {"returning": "weights"},
+    "needs a sequence of functions, got Temp": {"logit_processors": Temperature(0.5)},
+    **{
+        f"logit processor {words}": {"logit_processors": [processor]}
+        for words, processor in {
+            r"Unhashable must be hashable \(.*\): use a frozen dataclass": Unhashable(),
+            r"<lambda> needs the arguments \(logits, history\)": lambda logits: logits,
+            "<lambda> must return logits, got NoneType": lambda logits, history: None,
+            r"<lambda> maps logits of shape \(1, 6\) to shape \(1, 3\)": (
+                lambda logits, history: logits[..., :3]
+            ),
+            "branching needs the values of a traced array": branching,
+        }.items()
+    },
+}
 
 
-@pytest.mark.parametrize(
-    ("given", "sentence"),
-    [
-        (PROMPT | {"strategy": Sample()}, "sampling needs random numbers: pass rng"),
-        (PROMPT | {"stop": (2, ())}, "a stop sequence needs at least 1 token"),
-        (PROMPT | {"strategy": Beam(7)}, "num_beams must be at most the 6 tokens"),
-        (PROMPT | {"max_tokens": 2_000}, "the model has 1000 positions"),
-        (PROMPT | {"max_tokens": 0}, "max_tokens must be at least 1, got 0"),
-        (PROMPT | {"start": BOS}, "start is for encoder-decoder models"),
-        (SOURCE, "an encoder-decoder model needs start"),
-        (PROMPT | {"inputs": [[3], []]}, r"inputs\[1\] has no tokens"),
-        (PROMPT | {"inputs": np.ones((2, 3), int), "lengths": np.array([3, 0])}, "in 1 to 3"),
-        (PROMPT | {"inputs": np.ones((2, 3), int), "lengths": np.array([3])}, "need shape"),
-        (PROMPT | {"inputs": np.ones((2, 3))}, r"inputs need integer ids \[B, P\], got float"),
-        (PROMPT | {"lengths": np.array([1])}, "lengths are for arrays"),
-        (PROMPT | {"inputs": ["abc"]}, "inputs has strings: pass a tokenizer"),
-        (
-            SOURCE | {"start": [[1]]},
-            r"start needs one integer .* each of 1 rows, got int32 \(1, 1\)",
-        ),
-        (SOURCE | {"start": 1.5}, "start needs one integer token, .* got float32"),
-        (PROMPT | {"tokenizer": object()}, "a tokenizer needs encode and decode, got object"),
-        (
-            PROMPT | {"returning": "weights"},
-            r"a list of names, such as \['weights'\], got a string",
-        ),
-        (
-            PROMPT | {"model": PlainModel(PROMPTED.table), "returning": ("hidden_states",)},
-            "returning needs names of results of attention, .* pass observe for other results",
-        ),
-        (
-            PROMPT | {"logit_processors": [Unhashable()]},
-            r"logit processor Unhashable must be hashable \(.*\): use a frozen dataclass",
-        ),
-        (PROMPT | {"stop": "abc"}, "stop has strings: pass a tokenizer"),
-        (PROMPT | {"inputs": "abc", "tokenizer": Letters()}, "inputs is one string: pass a list"),
-        (PROMPT | {"slots": 0}, "slots must be at least 1, got 0"),
-        (PROMPT | {"inputs": [[3] * 9], "buckets": (4, 8)}, "an input has 9 tokens"),
-        (PROMPT | {"inputs": [[3.5]]}, "inputs needs lists of integer ids: 'float'"),
-        (PROMPT | {"prefix": [[3], [4]]}, r"prefix needs tokens \[1, P\] and lengths \[1\] for 1"),
-        (PROMPT | {"rng": np.zeros(2, np.uint32)}, "rng needs keys that jax.random.key makes"),
-        (PROMPT | {"prefix": [[3] * 6]}, "a prefix needs 1 to max_tokens 5 tokens, got 6"),
-        (
-            PROMPT | {"rng": jax.random.split(jax.random.key(0), 2)},
-            r"rng needs one key, or one for each of 1 rows, got \(2,\)",
-        ),
-        (PROMPT | {"rng": 0}, "rng needs keys that jax.random.key makes, got int"),
-        (PROMPT | {"strategy": "sample"}, r"strategy needs an instance, .* got 'sample'"),
-        (PROMPT | {"strategy": Sample}, r"strategy needs an instance, .* got <class"),
-        (PROMPT | {"model": jnp.ones(3)}, "a model with prefill and step, got ArrayImpl"),
-        (
-            PROMPT | {"logit_processors": Temperature(0.5)},
-            "needs a sequence of functions, got Temp",
-        ),
-        (
-            PROMPT | {"logit_processors": [lambda logits: logits]},
-            r"logit processor <lambda> needs the arguments \(logits, history\)",
-        ),
-        (
-            PROMPT | {"logit_processors": [Temperature]},
-            r"logit processor Temperature needs the arguments \(logits, history\)",
-        ),
-        (
-            PROMPT | {"logit_processors": [lambda logits, history: None]},
-            "logit processor <lambda> must return logits, got NoneType",
-        ),
-        (
-            PROMPT | {"logit_processors": [lambda logits, history: logits[..., :3]]},
-            r"logit processor <lambda> maps logits of shape \(1, 6\) to shape \(1, 3\)",
-        ),
-        (
-            PROMPT | {"logit_processors": [branching]},
-            "logit processor branching needs the values of a traced array",
-        ),
-    ],
-)
-def test_mistakes_are_refused(given, sentence):
-    given = {"max_tokens": 5} | given
-    with pytest.raises((TypeError, ValueError), match=sentence):
+@pytest.mark.parametrize("words", MISTAKES)
+def test_mistakes_are_refused(words):
+    given = {"model": PROMPTED, "inputs": [[3]], "max_tokens": 5} | MISTAKES[words]
+    with pytest.raises((TypeError, ValueError), match=words):
         generate(given.pop("model"), given.pop("inputs"), **given)
 
 
@@ -593,10 +517,10 @@ SIZED_SOURCE = SizedSource(SOURCED.table)
 
 
 @pytest.mark.parametrize(
-    ("given", "sentence"),
+    ("given", "words"),
     [
         ({"inputs": [[3], [4, 6]]}, r"inputs\[1\] has token 6, and the vocabulary has 6 tokens"),
-        ({"inputs": [[3, -1]]}, r"inputs\[0\] has token -1, and the vocabulary has 6 tokens"),
+        ({"inputs": [[3, -1]]}, r"inputs\[0\] has token -1"),
         ({"inputs": np.array([[3, 4], [9, 3]])}, r"inputs\[1\] has token 9"),
         ({"inputs": jnp.array([[3, 6]]), "lengths": jnp.array([2])}, r"inputs\[0\] has token 6"),
         ({"prefix": [[6]]}, r"prefix\[0\] has token 6"),
@@ -604,16 +528,13 @@ SIZED_SOURCE = SizedSource(SOURCED.table)
         ({"stop": [END, (3, 6)]}, r"stop\[1\] has token 6"),
         ({"stop": -1}, r"stop\[0\] has token -1"),
         ({"model": SIZED_SOURCE, "start": 6}, r"start\[0\] has token 6"),
-        (
-            {"model": SIZED_SOURCE, "start": BOS, "inputs": [[10]]},
-            r"inputs\[0\] has token 10, and the vocabulary has 10 tokens",
-        ),
+        ({"model": SIZED_SOURCE, "start": BOS, "inputs": [[10]]}, r"has token 10, .* has 10 tok"),
     ],
 )
 @pytest.mark.parametrize("call", [generate, stream])
-def test_tokens_outside_the_vocabulary(call, given, sentence):
+def test_tokens_outside_the_vocabulary(call, given, words):
     given = {"model": SizedModel(PROMPTED.table), "inputs": [[3]], "max_tokens": 5} | given
-    with pytest.raises(ValueError, match=sentence):
+    with pytest.raises(ValueError, match=words):
         call(given.pop("model"), given.pop("inputs"), **given)
 
 
@@ -621,12 +542,6 @@ def test_padding_may_be_outside_the_vocabulary():
     model, given = SizedModel(PROMPTED.table), options("greedy", "prompted")
     found = generate(model, INPUTS, lengths=LENGTHS, **given)
     assert_same(found, reference("greedy", "prompted"))
-    sources = jnp.array([[9, 3, 99]]), jnp.array([2])
-    given = {"max_tokens": 3, "start": BOS}
-    found = generate(SIZED_SOURCE, sources[0], lengths=sources[1], **given)
-    assert found.lengths.tolist() == [3]
-    prefix = Prefix(jnp.array([[3, 99]]), jnp.array([1]))
-    assert generate(SIZED_SOURCE, [[9]], prefix=prefix, **given).tokens[0, 0] == 3
 
 
 def test_traced_tokens_are_not_checked():

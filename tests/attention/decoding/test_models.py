@@ -1,22 +1,12 @@
 """Generation with real models: with a cache, the answers are those of full passes."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
 
-from attention.decoding import (
-    GNMT,
-    Beam,
-    Greedy,
-    StoppingCriteria,
-    decode,
-    generate,
-    stream,
-)
+from attention.decoding import GNMT, Beam, Greedy, StoppingCriteria, decode, generate, stream
 from attention.modules import (
     EncoderDecoder,
     LanguageModel,
@@ -26,9 +16,7 @@ from attention.modules import (
 )
 from attention.primitives import masks
 from tests.attention.modules.inputs import fill, filled, shapes_of
-from tests.attention.primitives.inputs import (
-    jitted,
-)
+from tests.attention.primitives.inputs import jitted
 
 V, BOS, END, L = 23, 1, 3, 7
 SIZES = {"width": 24, "num_heads": 2, "hidden": 32, "max_length": 40}
@@ -54,6 +42,12 @@ def encoder_decoder(**options):
     )
     sizes = {"source_vocab_size": V, "target_vocab_size": V}
     return randomized(shapes_of(EncoderDecoder, config, **sizes), seed=10)
+
+
+def recurrent(**options):
+    config = RecurrentConfig(embedding_width=12, hidden=20, **options)
+    sizes = {"source_vocab_size": V, "target_vocab_size": V}
+    return filled(lambda: RecurrentEncoderDecoder.from_config(config, **sizes, rngs=nnx.Rngs(0)))
 
 
 GREEDY, BEAM = Greedy(), Beam(3, 2, GNMT(0.6), True)
@@ -108,20 +102,29 @@ def test_ragged_prompts_with_a_cache_equal_full_passes():
             np.testing.assert_array_equal(tokens, expected.tokens[:, : tokens.shape[1]])
 
 
+ARRAYS = {"inputs": INPUTS, "lengths": LENGTHS}
+
+
 @pytest.mark.parametrize(
-    ("options", "strategy", "given"),
+    ("make", "strategy", "given"),
     [
-        ({"positions": "rotary"}, GREEDY, {"inputs": PROMPTS}),
+        (lambda: encoder_decoder(positions="rotary"), GREEDY, {"inputs": PROMPTS}),
         (
-            {"positions": "relative", "encoder_layers": 0, "decoder_layers": 1},
+            lambda: encoder_decoder(positions="relative", encoder_layers=0, decoder_layers=1),
             BEAM,
-            {"inputs": INPUTS, "lengths": LENGTHS, "slots": 2},
+            ARRAYS | {"slots": 2},
+        ),
+        (lambda: recurrent(cell="gru", attention="additive"), GREEDY, ARRAYS),
+        (
+            lambda: recurrent(cell="lstm", attention="multiplicative"),
+            Beam(3, 2, GNMT(0.6)),
+            ARRAYS | {"slots": 2},
         ),
     ],
-    ids=["greedy", "beam in slots"],
+    ids=["transformer", "transformer, beam in slots", "gru", "lstm, beam in slots"],
 )
-def test_translations_with_a_cache_equal_full_passes(options, strategy, given):
-    model = encoder_decoder(**options)
+def test_translations_with_a_cache_equal_full_passes(make, strategy, given):
+    model = make()
 
     @jitted
     def recomputed(model, source, lengths):
@@ -139,36 +142,6 @@ def test_translations_with_a_cache_equal_full_passes(options, strategy, given):
 
     found = generate(model, **given, strategy=strategy, max_tokens=L, stop=END, start=BOS)
     assert_same(found, recomputed(model, INPUTS, LENGTHS))
-
-
-@pytest.mark.parametrize(
-    ("cell", "attention", "strategy", "slots"),
-    [("gru", "additive", GREEDY, None), ("lstm", "multiplicative", Beam(3, 2, GNMT(0.6)), 2)],
-    ids=["gru", "lstm"],
-)
-def test_recurrent_translations_in_one_program_equal_full_passes(cell, attention, strategy, slots):
-    """Of a batch and in slots, traced as a part of the caller's program."""
-    config = RecurrentConfig(embedding_width=12, hidden=20, cell=cell, attention=attention)
-    sizes = {"source_vocab_size": V, "target_vocab_size": V}
-    make = functools.partial(RecurrentEncoderDecoder.from_config, config, **sizes)
-    model = filled(lambda: make(rngs=nnx.Rngs(0)))
-    given = {"lengths": LENGTHS, "max_tokens": L, "stop": END, "start": BOS, "slots": slots}
-
-    @jitted
-    def run(model, source):
-        mask = masks.lengths(LENGTHS)
-        encoded = model.encode(source, mask=None, lengths=LENGTHS).features
-
-        def score(answer, index):
-            logits = model.logits(model.decode(answer, encoded, encoder_mask=mask).features)
-            return jnp.take_along_axis(logits, index[:, None, None], axis=1)[:, 0]
-
-        step, state = recompute(score)
-        start, stopping = jnp.full(B, BOS, jnp.int32), StoppingCriteria(L, END)
-        expected = decode(step, state, start, strategy, stopping)
-        return generate(model, source, strategy=strategy, **given), expected
-
-    assert_same(*run(model, INPUTS))
 
 
 def test_observed_attention_equals_that_of_a_full_pass():
@@ -213,8 +186,6 @@ def test_inputs_are_padded_no_further_than_positions_reach():
     assert found.tokens.shape == (3, 30) and np.isfinite(found.scores).all()
     tokens = [*stream(model, PROMPTS[0], max_tokens=30)]
     np.testing.assert_array_equal(tokens, found.tokens[0])
-    with pytest.raises(ValueError, match="a prompt of 5 tokens and max_tokens=37 need 41 posi"):
-        generate(model, PROMPTS, max_tokens=37)
 
 
 @pytest.mark.parametrize("tie", ["none", "all"])
@@ -229,10 +200,7 @@ def test_ids_outside_the_vocabulary(tie):
         generate(model, [[3]], max_tokens=3, start=BOS, stop=V)
 
 
-def test_prompts_without_learned_positions_continue_beyond_max_length():
-    model = language_model(positions="sinusoidal", num_kv_heads=1, decoder_layers=1)
-    assert model.max_input_length(60) == 41
-    found = generate(model, PROMPTS, max_tokens=60)
-    assert np.isfinite(found.scores).all()
-    alone = generate(model, INPUTS, lengths=LENGTHS, max_tokens=60)
-    np.testing.assert_array_equal(found.tokens, alone.tokens)
+def test_results_that_no_step_returns():
+    model = language_model(positions="rotary", decoder_layers=1)
+    with pytest.raises(ValueError, match=r"returning needs .* results of attention.* pass observe"):
+        generate(model, PROMPTS, max_tokens=3, returning=("hidden_states",))

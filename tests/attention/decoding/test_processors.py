@@ -14,7 +14,6 @@ from attention.decoding import (
     TopK,
     TopP,
 )
-from attention.decoding.processors import join_history
 from tests.attention.primitives.inputs import jitted
 
 # Ties at the second place; the order is neither rising nor falling.
@@ -69,33 +68,6 @@ def test_repetition_penalty_divides_positive_and_multiplies_negative_logits():
     np.testing.assert_array_equal(jitted(RepetitionPenalty(2.0))(logits, HISTORY), expected)
 
 
-@pytest.mark.parametrize("processor", [RepetitionPenalty(2.0), NoRepeatNgram(2)], ids=str)
-def test_hypotheses_of_a_row_are_processed_each_by_its_history(processor):
-    logits = np.stack([LOGITS, LOGITS[::-1]], axis=1)
-    history = History(*(np.stack([part, part[::-1]], axis=1) for part in HISTORY))
-    processor = jitted(processor)
-    found = processor(logits, history)
-    for hypothesis, order in enumerate((slice(None), slice(None, None, -1))):
-        alone = processor(LOGITS[order], History(*(part[order] for part in HISTORY)))
-        np.testing.assert_array_equal(found[:, hypothesis], alone)
-
-
-def test_history_is_the_prompt_followed_by_the_answer():
-    before = History(np.int32([[7, 8, 9], [7, 0, 0]]), np.int32([3, 1]))
-    answers = np.int32([[[1, 2, 0], [3, 4, 0]], [[5, 0, 0], [6, 0, 0]]])
-    found = jitted(join_history)(before, answers, np.int32([2, 1]))
-    np.testing.assert_array_equal(found.length, [[5, 5], [2, 2]])
-    for row, hypothesis, expected in (
-        (0, 0, [7, 8, 9, 1, 2]),
-        (0, 1, [7, 8, 9, 3, 4]),
-        (1, 0, [7, 5]),
-        (1, 1, [7, 6]),
-    ):
-        np.testing.assert_array_equal(
-            found.tokens[row, hypothesis, : len(expected)], np.array(expected)
-        )
-
-
 def test_top_p_1_keeps_what_rounding_would_lose():
     equal = jitted(TopP(0.5))(np.zeros(4, np.float32))
     np.testing.assert_array_equal(equal, [0, 0, -np.inf, -np.inf])
@@ -117,23 +89,17 @@ def test_likeliest_token_stays_likeliest_at_any_temperature():
 
 
 @pytest.mark.parametrize(
-    ("build", "sentence"),
+    ("processor", "number", "words"),
     [
-        (lambda: Temperature(0.0), "temperature must be between .* got 0.0; for 0 use Greedy"),
-        (lambda: Temperature(1e-39), "temperature must be between .* got 1e-39"),
-        (lambda: Temperature(-1.0), "temperature must be between .* got -1.0"),
-        (lambda: Temperature(float("nan")), "temperature must be between .* got nan"),
-        (lambda: Temperature(float("inf")), "temperature must be between .* got inf"),
-        (lambda: TopK(0), "top_k must be an integer of at least 1, got 0"),
-        (lambda: TopK(2.5), "top_k must be an integer of at least 1, got 2.5"),
-        (lambda: TopP(0.0), r"top_p must be in \(0, 1\], got 0.0"),
-        (lambda: TopP(1.1), r"top_p must be in \(0, 1\], got 1.1"),
-        (lambda: MinP(0.0), r"min_p must be in \(0, 1\], got 0.0"),
-        (lambda: MinP(1.1), r"min_p must be in \(0, 1\], got 1.1"),
-        (lambda: RepetitionPenalty(0.0), "repetition penalty must be positive, got 0.0"),
-        (lambda: NoRepeatNgram(0), "the size of an n-gram must be an integer of at least 1, got 0"),
+        *[(Temperature, number, "between .* for 0 use Greedy") for number in (0.0, 1e-39, -1.0)],
+        *[(Temperature, float(number), f"got {number}") for number in ("nan", "inf")],
+        *[(TopK, number, f"an integer of at least 1, got {number}") for number in (0, 2.5)],
+        *[(TopP, number, rf"must be in \(0, 1\], got {number}") for number in (0.0, 1.1)],
+        *[(MinP, number, rf"must be in \(0, 1\], got {number}") for number in (0.0, 1.1)],
+        (RepetitionPenalty, 0.0, "repetition penalty must be positive, got 0.0"),
+        (NoRepeatNgram, 0, "the size of an n-gram must be an integer of at least 1, got 0"),
     ],
 )
-def test_impossible_settings_are_refused(build, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        build()
+def test_impossible_settings_are_refused(processor, number, words):
+    with pytest.raises(ValueError, match=words):
+        processor(number)

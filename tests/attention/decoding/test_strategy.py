@@ -31,9 +31,7 @@ from tests.attention.decoding.markov import (
     random_table,
     step_of,
 )
-from tests.attention.primitives.inputs import (
-    jitted,
-)
+from tests.attention.primitives.inputs import jitted
 
 V = 17
 
@@ -62,23 +60,13 @@ def test_each_token_is_read_by_the_next_step():
     assert read == [[BOS, BOS], [5, 8], [6, 9]]
 
 
-def test_ended_rows_are_padded():
-    found = scripted([[5, END, 6, 7], [8, 9, 3, END], [END, 4, END, 4]], 4)
-    expected = [[5, END, PAD, PAD], [8, 9, 3, END], [END, PAD, PAD, PAD]]
-    np.testing.assert_array_equal(found, expected)
-
-
-def test_loop_stops_when_every_row_has_ended():
+def test_ended_rows_are_padded_until_every_row_has_ended():
     read = []
-    found = scripted([[5, END, 6, 6, 6, 6], [5, 6, END, 6, 6, 6]], 6, read=read)
-    assert len(read) == 3
-    np.testing.assert_array_equal(found[:, 3:], np.full((2, 3), PAD))
-
-
-def test_loop_stops_after_max_tokens():
-    read = []
-    np.testing.assert_array_equal(scripted([[5, 6, 7, END]], 3, read=read), [[5, 6, 7]])
-    assert len(read) == 3
+    script = [[5, END, 6, 7, 8, 9], [8, 9, 3, END, 8, 9], [END, 4, END, 4, 8, 9]]
+    found = scripted(script, 6, read=read)
+    np.testing.assert_array_equal(found[:, :4], [[5, END, 0, 0], [8, 9, 3, END], [END, 0, 0, 0]])
+    np.testing.assert_array_equal(found[:, 4:], np.full((3, 2), PAD))
+    assert len(read) == 4
 
 
 def test_start_token_that_is_the_end_does_not_end_the_row():
@@ -109,21 +97,6 @@ def test_first_of_equal_tokens_is_chosen():
         StoppingCriteria(2, END),
     ).tokens
     np.testing.assert_array_equal(found, [[3, 3]])
-
-
-def test_state_may_be_any_pytree():
-    def step(state, tokens):
-        # The likeliest token is the sum of those read: 1, 1 + 1, ...; for 24 it is 0.
-        total = state["total"] + tokens
-        return jax.nn.one_hot(total, V), {"total": total, "calls": (state["calls"][0] + 1,)}
-
-    @jax.jit
-    def run(start):
-        state = {"total": jnp.zeros_like(start), "calls": (jnp.zeros_like(start),)}
-        return decode(step, state, start, Greedy(), StoppingCriteria(6, 16)).tokens
-
-    expected = [[1, 2, 4, 8, 16, PAD], [3, 6, 12, 0, 0, 0]]
-    np.testing.assert_array_equal(run(jnp.array([1, 3], jnp.int32)), expected)
 
 
 ROWS, LENGTH = 101, 50
@@ -257,14 +230,11 @@ def test_history_has_start_prefix_and_answer():
         valid = jnp.arange(history.tokens.shape[1])[None] < history.length[:, None]
         return ~(used & valid[..., None]).any(1)
 
-    options = (("logit_processors", (AllowedTokens(unseen),)), ("max_steps", 4))
     table = jnp.asarray(random_table(B, 6, seed=7)).at[..., BOS].set(99)
-    table = jnp.maximum(table, -50)
-    found = run(table, strategy=Greedy(), options=options)
-    for row in range(3):
-        tokens = np.asarray(run(table, strategy=Greedy(), options=options[:1]).tokens[row])
-        assert BOS not in tokens[:4] and len({*tokens[:4].tolist()}) == 4
-    assert found.lengths[4] == 1
+    options = (("logit_processors", (AllowedTokens(unseen),)),)
+    found = run(jnp.maximum(table, -50), strategy=Greedy(), options=options)
+    for tokens in np.asarray(found.tokens[:3, :4]).tolist():
+        assert BOS not in tokens and len({*tokens}) == 4
 
 
 def test_nan_stays_in_its_row_and_impossible_tokens_are_not_drawn():
@@ -294,30 +264,25 @@ def test_user_defined_strategy():
     assert (found.tokens == np.argsort(-PROBABILITIES)[1]).all()
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"strategy": Sample()}, "sampling needs random numbers: pass rng"),
-        ({"rng": jax.random.key(0)}, "rng needs one random key for each of 2 rows"),
-        ({"prefix": Prefix(jnp.ones((3, 1)), jnp.ones(3))}, r"tokens \[2, P\] and lengths \[2\]"),
-        ({"prefix": Prefix(jnp.ones((2, 1)), jnp.ones(2))}, "tokens of a prefix must be integers"),
-        (
-            {"prefix": Prefix(jnp.ones((2, 4), int), jnp.ones(2, int))},
-            "a prefix needs 1 to max_tokens 3 tokens, got 4",
-        ),
-        (
-            {"prefix": Prefix(jnp.ones((2, 1), int), jnp.array([1, 2]))},
-            "lengths must lie in 0 to 1",
-        ),
-        ({"start": jnp.zeros(2)}, r"start needs one integer token per row \[B\], got float32"),
-        ({"start": jnp.int32(0)}, r"start needs one integer token per row \[B\], got int32 \(\)"),
-        ({"max_steps": 0}, "max_steps must be between 1 and max_tokens 3, got 0"),
-        ({"max_steps": 4}, "max_steps must be between 1 and max_tokens 3, got 4"),
-        ({"step": lambda state, tokens: (jnp.zeros((3, V)), state)}, r"returns logits \(2, V\)"),
-        ({"state": jnp.zeros(())}, "state needs the batch of 2 rows in front"),
-    ],
-)
-def test_arguments_that_do_not_fit_are_refused(options, sentence):
+ONES = jnp.ones((2, 4), int)
+MISTAKES = {
+    "sampling needs random numbers: pass rng": {"strategy": Sample()},
+    "rng needs one random key for each of 2 rows": {"rng": jax.random.key(0)},
+    r"tokens \[2, P\] and lengths \[2\]": {"prefix": Prefix(jnp.ones((3, 1)), jnp.ones(3))},
+    "tokens of a prefix must be integers": {"prefix": Prefix(jnp.ones((2, 1)), jnp.ones(2))},
+    "a prefix needs 1 to max_tokens 3 tokens, got 4": {"prefix": Prefix(ONES, ONES[:, 0])},
+    "lengths must lie in 0 to 1": {"prefix": Prefix(ONES[:, :1], jnp.array([1, 2]))},
+    r"start needs one integer token per row \[B\], got float32": {"start": jnp.zeros(2)},
+    r"start needs one integer token per row \[B\], got int32 \(\)": {"start": jnp.int32(0)},
+    "max_steps must be between 1 and max_tokens 3, got 0": {"max_steps": 0},
+    "max_steps must be between 1 and max_tokens 3, got 4": {"max_steps": 4},
+    r"returns logits \(2, V\)": {"step": lambda state, tokens: (jnp.zeros((3, V)), state)},
+    r"state\['a'\] needs the batch of 2 rows in front": {"state": {"a": jnp.zeros(3)}},
+}
+
+
+@pytest.mark.parametrize("words", MISTAKES)
+def test_arguments_that_do_not_fit_are_refused(words):
     given = {
         "step": lambda state, tokens: (jax.nn.one_hot(tokens, V), state),
         "state": (),
@@ -325,12 +290,12 @@ def test_arguments_that_do_not_fit_are_refused(options, sentence):
         "strategy": Greedy(),
         "stopping": StoppingCriteria(3, END),
     }
-    with pytest.raises((TypeError, ValueError), match=sentence):
-        decode(**given | options)
+    with pytest.raises((TypeError, ValueError), match=words):
+        decode(**given | MISTAKES[words])
 
 
 @pytest.mark.parametrize(
-    ("options", "sentence"),
+    ("options", "words"),
     [
         ({"max_tokens": 0}, "max_tokens must be at least 1, got 0"),
         ({"max_tokens": 3, "min_tokens": 4}, "between 0 and max_tokens 3, got 4"),
@@ -338,6 +303,6 @@ def test_arguments_that_do_not_fit_are_refused(options, sentence):
         ({"max_tokens": 3, "stop": (2, ())}, "a stop sequence needs at least 1 token"),
     ],
 )
-def test_impossible_stopping_criteria_are_refused(options, sentence):
-    with pytest.raises(ValueError, match=sentence):
+def test_impossible_stopping_criteria_are_refused(options, words):
+    with pytest.raises(ValueError, match=words):
         StoppingCriteria(**options)

@@ -11,7 +11,16 @@ from flax import nnx
 from jax import Array
 
 from attention import masks
-from attention.modules import EncoderDecoder, LanguageModel, TransformerConfig
+from attention.modules import (
+    Classifier,
+    Embedding,
+    EncoderDecoder,
+    LanguageModel,
+    MaskedLanguageModel,
+    TransformerConfig,
+)
+from attention.modules.recurrent import RecurrentEncoderDecoder
+from attention.testing import find_leaks
 from tests.attention.primitives.inputs import jitted
 
 Module = TypeVar("Module", bound=nnx.Module)
@@ -84,9 +93,67 @@ def small_translator(seed: int = 0, **changes: object) -> EncoderDecoder:
     return fill(shapes_of(EncoderDecoder, config, **sizes), seed)
 
 
+def masked_language_model(**changes: object) -> MaskedLanguageModel:
+    """Return a `MaskedLanguageModel` with random parameters."""
+    (vocab_size,) = DIMS["V"]
+    return fill(shapes_of(MaskedLanguageModel, small_config(**changes), vocab_size=vocab_size))
+
+
+def classifier(
+    pooling: object = "mean", make_embedding: object = None, **changes: object
+) -> Classifier:
+    """Return a `Classifier` of 5 classes, of tokens by default, with random parameters."""
+    config = small_config(**changes)
+
+    def build() -> Classifier:
+        rngs = nnx.Rngs(0)
+        if make_embedding is None:
+            embedding = Embedding.from_config(DIMS["V"][0], config, rngs=rngs)
+        else:
+            embedding = make_embedding(config, rngs)
+        return Classifier.from_config(config, embedding, num_classes=5, pooling=pooling, rngs=rngs)
+
+    return filled(build)
+
+
 def tokens(*shape: int, seed: int = 0) -> np.ndarray:
     """Return random ids below both vocabulary sizes."""
     return np.random.default_rng(seed).integers(DIMS["V"][0], size=shape, dtype=np.int32)
+
+
+def double(parameter: nnx.Param) -> np.ndarray:
+    """Return the value of a parameter in float64."""
+    return np.asarray(parameter[...], np.float64)
+
+
+def project(layer: Any, inputs: np.ndarray, num_axes: int = 1) -> np.ndarray:
+    """Multiply the last axes of the inputs with the kernel and add the bias, in float64."""
+    product = np.tensordot(np.asarray(inputs, np.float64), double(layer.kernel), num_axes)
+    return product if layer.bias is None else product + double(layer.bias)
+
+
+def normalize(norm: Any, inputs: np.ndarray) -> np.ndarray:
+    """Apply a layer norm, or an RMS norm (without a bias), in float64."""
+    inputs = np.asarray(inputs, np.float64)
+    if norm.bias is not None:
+        inputs = inputs - inputs.mean(-1, keepdims=True)
+    normal = inputs / np.sqrt((inputs**2).mean(-1, keepdims=True) + norm.epsilon)
+    normal = normal * double(norm.scale)
+    return normal if norm.bias is None else normal + double(norm.bias)
+
+
+def assert_close(ours: np.ndarray, theirs: np.ndarray, tolerance: float = 1e-4) -> None:
+    """Compare with equal relative and absolute tolerances."""
+    np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance)
+
+
+def assert_no_leaks(
+    function: Callable[[Array], Array], inputs: np.ndarray, may_see: Any, **options: Any
+) -> None:
+    """Assert that outputs depend on exactly the positions that `may_see` allows."""
+    report = find_leaks(function, inputs, may_see, **{"vocab_size": DIMS["V"][0]} | options)
+    report.raise_if_failed()
+    assert not report.blind_spots
 
 
 @jitted
@@ -96,7 +163,7 @@ def call(module: Callable[..., Any], *inputs: object, **options: object) -> Any:
 
 
 def logits_of(
-    model: EncoderDecoder,
+    model: EncoderDecoder | RecurrentEncoderDecoder,
     source: Array,
     target: Array,
     lengths: Array,
@@ -105,6 +172,15 @@ def logits_of(
     """Return logits `[B, T, V]` for sources of these lengths."""
     mask = masks.lengths(lengths)
     return model(source, target, source_mask=mask, encoder_mask=mask, rng=rng).logits
+
+
+def assert_no_leaks_in_translations(model: EncoderDecoder | RecurrentEncoderDecoder) -> None:
+    """Assert that logits depend on the valid source tokens and the earlier target tokens alone."""
+    source, target = tokens(B, S, seed=1), tokens(B, T, seed=2)
+    valid = np.broadcast_to(np.arange(S) < LENGTHS[:, None, None], (B, T, S))
+    assert_no_leaks(lambda source: logits_of(model, source, target, LENGTHS), source, valid)
+    earlier = np.tri(T, dtype=bool)
+    assert_no_leaks(lambda target: logits_of(model, source, target, LENGTHS), target, earlier)
 
 
 translate = jitted(logits_of)

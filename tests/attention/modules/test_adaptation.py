@@ -10,18 +10,15 @@ import optax
 import pytest
 from flax import nnx
 
-from attention.modules.adaptation import (
+from attention.modules import (
+    LanguageModel,
+    TransformerConfig,
     apply_lora,
     label_parameters,
     lora_factors,
     select_parameters,
 )
-from attention.modules.config import TransformerConfig
-from attention.modules.language_model import LanguageModel
-from tests.attention.primitives.inputs import (
-    draw,
-    jitted,
-)
+from tests.attention.primitives.inputs import draw, jitted
 
 DIMS = chex.Dimensions(L=2, D=7, N=3, H=5, F=11)
 D, N, H = DIMS["DNH"]
@@ -45,15 +42,8 @@ class Model(nnx.Module):
         return features @ self.stacked[0] - features @ self.stacked[1]
 
 
-PATHS = {
-    "layers.0.bias",
-    "layers.0.kernel",
-    "output.bias",
-    "output.kernel",
-    "query.bias",
-    "query.kernel",
-    "stacked",
-}
+LAYERS = ("layers.0", "output", "query")
+PATHS = {"stacked", *(f"{layer}.{name}" for layer in LAYERS for name in ("bias", "kernel"))}
 INPUTS, TARGETS = draw((13, D), (13, *DIMS["F"]))
 
 
@@ -99,9 +89,6 @@ class TestPaths:
     @every_tree
     def test_paths_are_those_of_the_attributes(self, tree):
         assert set(select_parameters(TREES[tree](), "*")) == PATHS
-
-    @every_tree
-    def test_selection(self, tree):
         selected = select_parameters(TREES[tree](), "*.kernel", "stacked")
         assert set(selected) == {path for path in PATHS if "bias" not in path}
         np.testing.assert_array_equal(selected["query.kernel"], model().query.kernel[...])
@@ -130,8 +117,6 @@ class TestPaths:
             ("*qery*", r"; did you mean '\*query\*'\?"),
             ("kernel", r"; did you mean '\*kernel'\?"),
             ("layers.0", r"; did you mean 'layers.0\*'\?"),
-            ("0", r"; did you mean '\*0\*'\?"),
-            ("layer.0.bias", r"; did you mean 'layers.0.bias'\?"),
             ("qery.kernels", r"; did you mean 'query.kernel'\?"),
             ("nothing", "; a path is, for instance, 'layers.0.bias'"),
         ],
@@ -145,38 +130,25 @@ class TestPaths:
             label_parameters(model(), {"query.*": True}, default=False)
 
 
-@pytest.fixture
-def standard_promotion():
-    """Optax multiplies numbers of several dtypes."""
-    with jax.numpy_dtype_promotion("standard"):
-        yield
-
-
-@pytest.mark.usefixtures("standard_promotion")
-class TestFreezing:
-    @pytest.mark.parametrize("wrapper", ["multi_transform", "masked"])
-    def test_only_chosen_parameters_change(self, wrapper):
-        definition, state = nnx.split(model())
-        if wrapper == "multi_transform":
-            labels = label_parameters(state, {"output.*": "train"}, default="freeze")
-            parts = {"train": optax.adam(1e-2), "freeze": optax.set_to_zero()}
-            optimizer = optax.multi_transform(parts, labels)
-        else:
-            frozen = label_parameters(state, {"output.*": False}, default=True)
-            optimizer = optax.chain(optax.adam(1e-2), optax.masked(optax.set_to_zero(), frozen))
-        gradient = jax.grad(lambda state: loss(nnx.merge(definition, state)))(state)
+@pytest.mark.parametrize("wrapper", ["multi_transform", "masked"])
+def test_only_chosen_parameters_change(wrapper):
+    definition, state = nnx.split(model())
+    if wrapper == "multi_transform":
+        labels = label_parameters(state, {"output.*": "train"}, default="freeze")
+        parts = {"train": optax.adam(1e-2), "freeze": optax.set_to_zero()}
+        optimizer = optax.multi_transform(parts, labels)
+    else:
+        frozen = label_parameters(state, {"output.*": False}, default=True)
+        optimizer = optax.chain(optax.adam(1e-2), optax.masked(optax.set_to_zero(), frozen))
+    gradient = jax.grad(lambda state: loss(nnx.merge(definition, state)))(state)
+    with jax.numpy_dtype_promotion("standard"):  # optax multiplies numbers of several dtypes
         updates, _ = optimizer.update(gradient, optimizer.init(state), state)
         after = optax.apply_updates(state, updates)
-        assert changed_paths(state, after) == {"output.kernel", "output.bias"}
-        assert loss(nnx.merge(definition, after)) < loss(model())
+    assert changed_paths(state, after) == {"output.kernel", "output.bias"}
+    assert loss(nnx.merge(definition, after)) < loss(model())
 
 
 class TestLoRA:
-    def test_the_scale_is_alpha_over_the_rank(self):
-        found = {path: factors.scale for path, factors in all_factors(model()).items()}
-        expected = {"query.kernel": 3.0, "layers.0.kernel": 3.0}
-        assert found == expected | {"output.kernel": 1.0, "stacked": 1.0}
-
     @every_tree
     def test_the_change_is_zero_at_first(self, tree):
         tree = TREES[tree]()
@@ -188,49 +160,22 @@ class TestLoRA:
         before = select_parameters(model(), "*")
         after = select_parameters(apply_lora(model(), factors), "*")
         assert changed_paths(before, after) == set(factors)
-        products = {
-            "query.kernel": "ir,rnh->inh",
-            "layers.0.kernel": "ir,ro->io",
-            "output.kernel": "nhr,rd->nhd",
-            "stacked": "lir,lro->lio",
+        products = {  # and scales, alpha / rank
+            "query.kernel": ("ir,rnh->inh", 6 / 2),
+            "layers.0.kernel": ("ir,ro->io", 6 / 2),
+            "output.kernel": ("nhr,rd->nhd", 1),
+            "stacked": ("lir,lro->lio", 1),
         }
-        for path, product in products.items():
+        for path, (product, scale) in products.items():
             down, up = (np.asarray(a, np.float64) for a in (factors[path].down, factors[path].up))
-            expected = before[path] + factors[path].scale * np.einsum(product, down, up)
+            expected = before[path] + scale * np.einsum(product, down, up)
             np.testing.assert_allclose(after[path], expected, rtol=1e-5, atol=1e-5)
 
-    def test_the_merged_model_equals_the_adapted_model(self):
+    def test_every_factor_has_a_gradient(self):
         factors = filled(all_factors(model()))
-        merged = apply_lora(model(), factors)
-        factor = factors["layers.0.kernel"]
-        hidden = INPUTS + merged.output(jnp.tanh(merged.query(INPUTS)))
-        branch = factor.scale * (hidden @ factor.down) @ factor.up
-        expected = model().layers[0](hidden) + branch
-        np.testing.assert_allclose(merged.layers[0](hidden), expected, rtol=1e-5, atol=1e-4)
-
-    @pytest.mark.usefixtures("standard_promotion")
-    def test_training_changes_the_factors_alone_and_improves_the_loss(self):
-        optimizer = optax.adam(3e-2)
-
-        @jitted
-        def step(factors, state):
-            gradient = jax.grad(lambda factors: loss(apply_lora(model(), factors)))(factors)
-            updates, state = optimizer.update(gradient, state)
-            return optax.apply_updates(factors, updates), state, gradient
-
-        factors = all_factors(model())
-        state = optimizer.init(factors)
-        for number in range(40):
-            factors, state, gradient = step(factors, state)
-            if number == 0:  # up is 0, so the gradient of down is 0
-                for factor in gradient.values():
-                    assert np.any(factor.up)
-                    assert not np.any(factor.down)
+        gradient = jitted(jax.grad(lambda factors: loss(apply_lora(model(), factors))))(factors)
         assert jax.tree.structure(gradient) == jax.tree.structure(factors)
         assert all(np.all(np.any(leaf, axis=-1)) for leaf in jax.tree.leaves(gradient))
-        adapted = apply_lora(model(), factors)
-        assert changed_paths(model(), adapted) == set(factors)
-        assert loss(adapted) < 0.5 * loss(model())
 
     def test_low_precision_kernels_keep_their_dtype(self):
         half = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), model())
@@ -253,12 +198,6 @@ class TestLoRA:
     def test_refused_factors(self, pattern, options, sentence):
         with pytest.raises(ValueError, match=sentence):
             lora_factors(model(), pattern, rng=jax.random.key(0), **options)
-
-    def test_patterns_of_biases_too_give_factors_of_kernels_alone(self):
-        make = functools.partial(lora_factors, model(), rank=1, rng=jax.random.key(0))
-        assert set(make("*query*", "layers*")) == {"query.kernel", "layers.0.kernel"}
-        chex.assert_trees_all_equal(make("*query*"), make("query.kernel"))
-        assert set(make("output*", num_inputs=2)) == {"output.kernel"}
 
     def test_all_patterns_of_a_transformer(self):
         """Neither biases, norms nor embeddings get factors."""

@@ -11,7 +11,7 @@ from attention.modules import CacheSpec, Context, CrossAttention, SelfAttention
 from attention.modules.context import DEFAULT_CONTEXT
 from attention.primitives.dropout import keep_factor
 from tests import oracle
-from tests.attention.modules.inputs import filled
+from tests.attention.modules.inputs import assert_close, filled, normalize, project
 from tests.attention.primitives.inputs import (
     CAUSAL,
     DIMS,
@@ -60,34 +60,18 @@ def attend_across(module, inputs=INPUTS, encoder_output=ENCODER_OUTPUT, **fields
 def by_hand(module, inputs, source, allowed=None, keep=None, scale=None):
     """Four matrix products and the oracle, in float64; output and weights."""
 
-    def project(linear, array, equation):
-        bias = 0 if linear.bias is None else np.asarray(linear.bias[...], np.float64)
-        kernel = np.asarray(linear.kernel[...], np.float64)
-        return np.einsum(equation, np.asarray(array, np.float64), kernel) + bias
+    def maybe_normalize(norm, vectors):
+        return vectors if norm is None else normalize(norm, vectors)
 
-    def normal(norm, vectors):
-        if norm is None:
-            return vectors
-        if norm.bias is not None:
-            vectors = vectors - vectors.mean(-1, keepdims=True)
-        vectors = vectors / np.sqrt((vectors**2).mean(-1, keepdims=True) + norm.epsilon)
-        return vectors * np.asarray(norm.scale[...]) + (
-            0 if norm.bias is None else np.asarray(norm.bias[...])
-        )
-
-    query = normal(module.query_norm, project(module.query, inputs, "BTD,DNH->BTNH"))
+    query = maybe_normalize(module.query_norm, project(module.query, inputs))
     attended = oracle.attention(
         query if scale is None else query * scale * query.shape[-1] ** 0.5,
-        normal(module.key_norm, project(module.key, source, "BSD,DKH->BSKH")),
-        project(module.value, source, "BSD,DKH->BSKH"),
+        maybe_normalize(module.key_norm, project(module.key, source)),
+        project(module.value, source),
         allowed,
         keep=keep,
     )
-    return project(module.output, attended.output, "BTNH,NHD->BTD"), attended.weights
-
-
-def assert_close(ours, theirs):
-    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
+    return project(module.output, attended.output, num_axes=2), attended.weights
 
 
 @pytest.mark.parametrize(
@@ -119,7 +103,6 @@ def test_cross_attention_to_an_encoder_output_of_another_width_and_length(use_bi
     output = attend_across(module, encoder_mask=masks.lengths(lengths), returning=("weights",))
     allowed = np.broadcast_to(np.arange(S) < np.array(lengths)[:, None, None], (B, T, S))
     expected, weights = by_hand(module, INPUTS, ENCODER_OUTPUT, allowed)
-    assert output.features.shape == (B, T, WIDTH)
     assert_close(output.features, expected)
     assert_close(output.attention["weights"], weights)
 
@@ -238,20 +221,10 @@ def test_projections_start_with_variance_one_over_their_inputs():
 class TestDropout:
     """An `rng` turns dropout on; each example has its own random key."""
 
-    def test_no_dropout_without_rng_or_with_rate_0(self):
+    def test_no_dropout_with_rate_0(self):
         plain = attend_across(cross_attention()).features
-        output = attend_across(cross_attention(dropout=RATE)).features
-        np.testing.assert_array_equal(output, plain)
         output = attend_across(cross_attention(), rng=jax.random.key(0)).features
         np.testing.assert_array_equal(output, plain)
-
-    def test_the_rng_decides(self):
-        module = cross_attention(dropout=RATE)
-        first, again, other = (
-            attend_across(module, rng=jax.random.key(seed)).features for seed in (0, 0, 1)
-        )
-        np.testing.assert_array_equal(first, again)
-        assert not np.allclose(first, other)
 
     def test_each_example_has_its_own_key(self):
         module, rng = cross_attention(dropout=RATE), jax.random.key(0)
@@ -268,30 +241,14 @@ class TestDropout:
         assert output.shape == (T, WIDTH)
         assert not np.allclose(output, attend_across(module, *given).features)
 
-    def test_the_mean_over_keys_is_the_output_without_dropout(self):
-        module = cross_attention(dropout=RATE)
-        keys = jax.random.split(jax.random.key(0), 4000)
-
-        def output(rng):
-            return apply(module, context=Context(encoder_output=ENCODER_OUTPUT, rng=rng)).features
-
-        outputs = jitted(jax.vmap(output))(keys)
-        error = outputs.mean(0) - attend_across(module).features
-        assert np.abs(error / (outputs.std(0) / len(keys) ** 0.5)).max() < 5  # standard errors
-
 
 @pytest.mark.parametrize("dropout", [0.0, RATE], ids=["", "dropout"])
 def test_returning_more_never_changes_the_output(dropout):
     module, rng = cross_attention(dropout=dropout), jax.random.key(0)
     alone = attend_across(module, rng=rng).features
-    names = ("weights", "logsumexp", "hidden_states")
-    output = attend_across(module, rng=rng, returning=names)
+    output = attend_across(module, rng=rng, returning=("weights", "logsumexp", "hidden_states"))
     np.testing.assert_array_equal(output.features, alone)
-    assert {name: array.shape for name, array in output.attention.items()} == {
-        "weights": (B, N, T, S),
-        "logsumexp": (B, N, T),
-    }
-    np.testing.assert_allclose(output.attention["weights"].sum(-1), 1, rtol=1e-5)
+    assert {*output.attention} == {"weights", "logsumexp"}
 
 
 def test_rotary_positions_are_relative_and_rotate_queries_and_keys():
@@ -308,53 +265,39 @@ def test_rotary_positions_are_relative_and_rotate_queries_and_keys():
     assert abs(counted - plain).max() > 1e-2
 
 
-class TestErrors:
-    @pytest.mark.parametrize(
-        "changes, sentence",
-        [
-            ({"num_kv_heads": 4}, r"num_heads=6 .* num_kv_heads=4: use one of 1, 2, 3, 6"),
-            ({"num_kv_heads": 0}, r"num_heads=6 .* num_kv_heads=0: use one of 1, 2, 3, 6"),
-            ({"num_heads": 0}, r"num_heads must be at least 1, got 0"),
-            ({"width": 20}, r"width=20 is not divisible by num_heads=6: .* set head_width"),
-            ({"head_width": 0}, r"head_width must be at least 1, got 0"),
-            ({"window": 0}, r"window must be at least 1, got 0"),
-            ({"dropout": 1.0}, r"dropout must be in \[0, 1\), got 1.0"),
-            (
-                {"qk_norm": "rsm"},
-                r"qk_norm must be one of layer, rms .*, got 'rsm'; did you mean 'rms'",
-            ),
-        ],
-    )
-    def test_sizes_and_names(self, changes, sentence):
-        with pytest.raises(ValueError, match=sentence):
-            attention(**changes)
+def run_with_cache_of(other, module):
+    cache = other.new_cache(CacheSpec(batch=(B,), size=T, encoder_output=ENCODER_OUTPUT))
+    return run(module, context=Context(cache=cache))
 
-    def test_a_score_function_in_place_of_a_function_that_returns_one(self):
-        with pytest.raises(TypeError, match="a function that returns a score function, got a Soft"):
-            attention(score=scores.softcap(3.0))
 
-    @pytest.mark.parametrize("name, near", [("weight", "weights"), ("hidden_state", "hidden_s")])
-    def test_unknown_results(self, name, near):
-        with pytest.raises(ValueError, match=f"got '{name}'; did you mean '{near}"):
-            jax.eval_shape(lambda: run(attention(), context=Context(returning=(name,))))
+ERRORS = {
+    "num_heads=6 .* num_kv_heads=4: use one of 1, 2, 3, 6": lambda: attention(num_kv_heads=4),
+    "width=20 is not divisible by num_heads=6: .* set head_width": lambda: attention(20),
+    "window must be at least 1, got 0": lambda: attention(window=0),
+    r"dropout must be in \[0, 1\), got 1.0": lambda: attention(dropout=1.0),
+    "a function that returns a score function, got a Soft": lambda: attention(
+        score=scores.softcap(3.0)
+    ),
+    "got 'hidden_state'; did you mean 'hidden_states'": lambda: run(
+        attention(), context=Context(returning=("hidden_state",))
+    ),
+    "self-attention needs .* new_cache, got a Constant": lambda: run_with_cache_of(
+        cross_attention(), attention()
+    ),
+    "cross-attention needs .* new_cache, got a Cache": lambda: run_with_cache_of(
+        attention(), cross_attention()
+    ),
+    r"cross-attention needs Context\(encoder_output=": lambda: run(cross_attention()),
+    r"needs CacheSpec\(encoder_output=...\)": lambda: cross_attention().new_cache(
+        CacheSpec(batch=(B,), size=3)
+    ),
+    "has width 18, .* source_width=17": lambda: attend_across(
+        cross_attention(), encoder_output=INPUTS
+    ),
+}
 
-    def test_caches_of_another_layer(self):
-        spec = CacheSpec(batch=(B,), size=T, encoder_output=ENCODER_OUTPUT)
-        for module, other, name in (
-            (attention(), cross_attention(), "self-attention needs .* new_cache, got a Constant$"),
-            (cross_attention(), attention(), "cross-attention needs .* new_cache, got a Cache$"),
-        ):
-            with pytest.raises(ValueError, match=name):
-                module(INPUTS, context=Context(cache=other.new_cache(spec)))
 
-    def test_encoder_output(self):
-        with pytest.raises(
-            ValueError, match=r"cross-attention needs Context\(encoder_output=...\)"
-        ):
-            run(cross_attention())
-        with pytest.raises(ValueError, match=r"needs CacheSpec\(encoder_output=...\)"):
-            cross_attention().new_cache(CacheSpec(batch=(B,), size=3))
-        with pytest.raises(
-            ValueError, match="has width 18, and cross-attention has source_width=17"
-        ):
-            attend_across(cross_attention(), encoder_output=INPUTS)
+@pytest.mark.parametrize("words", ERRORS)
+def test_errors(words):
+    with pytest.raises((TypeError, ValueError), match=words):
+        jax.eval_shape(ERRORS[words])

@@ -19,23 +19,21 @@ from attention.modules import (
     SelfAttention,
 )
 from attention.primitives.cache import empty_cache
+from tests.attention.modules import inputs
 from tests.attention.modules.inputs import (
     DIMS,
     LENGTHS,
+    fill,
     filled,
     language_model,
+    shapes_of,
     small_config,
     small_translator,
     tokens,
 )
-from tests.attention.primitives.inputs import (
-    changed,
-    draw,
-    jitted,
-)
+from tests.attention.primitives.inputs import changed, draw, jitted
 
 B, S, D, N, K, H, V = DIMS["BSDNKHV"]
-LAYERS = 2
 PIECE, STEPS = 5, 3
 LONGEST = 2 * PIECE + STEPS
 TOKENS = tokens(B, LONGEST)
@@ -105,9 +103,7 @@ def assert_equal_to_full_pass(model, cases, *, ring=None):
             pieces, whole, read = both(model, allowed, full, np.array(lengths))
             np.testing.assert_array_equal(read, np.sum(lengths, axis=0) + STEPS)
             for row in range(B):
-                np.testing.assert_allclose(
-                    pieces[row, : read[row]], whole[row, : read[row]], rtol=2e-5, atol=2e-5
-                )
+                assert_close(pieces[row, : read[row]], whole[row, : read[row]])
 
 
 @pytest.mark.parametrize("positions", POSITIONS)
@@ -136,50 +132,33 @@ def test_local_and_global_layers_have_caches_of_their_own():
 
 def test_no_mask_is_causal_within_a_piece():
     """With a cache; without one, self-attention alone attends in both directions."""
-    module = small_attention()
-    (inputs,) = draw((B, 5, D))
+    module, (inputs,) = small_attention(), draw((B, 5, D))
     cache = module.new_cache(CacheSpec(batch=(B,), size=5))
     ours, expected = (
         run(module, inputs, context).features
         for context in (Context(cache=cache), Context(mask=masks.causal()))
     )
-    np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-5)
+    assert_close(ours, expected)
 
 
 def test_a_decoder_that_is_not_causal_reads_a_whole_text_at_once():
-    model = filled(
-        lambda: LanguageModel.from_config(
-            small_config(positions="relative", decoder_layers=1),
-            vocab_size=V,
-            causal=False,
-            rngs=nnx.Rngs(0),
-        )
-    )
+    config = small_config(positions="relative", decoder_layers=1)
+    model = fill(shapes_of(LanguageModel, config, vocab_size=V, causal=False))
     assert not model.decoder.score.causal
     score = jitted(lambda model, tokens: model(tokens).logits)
     whole = score(model, TOKENS)
     cached = jitted(lambda m: m(TOKENS, cache=m.new_cache((B,), LONGEST)).logits)(model)
-    np.testing.assert_allclose(cached, whole, rtol=2e-5, atol=2e-5)
+    assert_close(cached, whole)
     other = score(model, changed(TOKENS, np.s_[:, -1], TOKENS[:, -1] + 1))
     assert (other != whole)[:, 0].any(-1).all()
-
-
-def test_bfloat16_cache():
-    model = language_model(decoder_layers=1, dtype="bfloat16")
-
-    @jitted
-    def both(model):
-        cache = model.new_cache((B,), LONGEST)
-        pieces, _ = in_pieces(model, None, jnp.full((2, B), PIECE), cache)
-        return pieces, model(TOKENS).logits
-
-    pieces, whole = both(model)
-    np.testing.assert_allclose(pieces, whole.astype(np.float32), atol=0.1)
 
 
 def small_attention(cls=SelfAttention, **changes):
     sizes = {"num_heads": N, "num_kv_heads": K, "head_width": H} | changes
     return filled(lambda: cls(D, **sizes, rngs=nnx.Rngs(0)))
+
+
+assert_close = functools.partial(inputs.assert_close, tolerance=2e-5)
 
 
 @jitted
@@ -228,8 +207,14 @@ def test_visible_nan_in_cross_attention_keys_gives_nan():
             [1, 4, 3],
             True,
         ),
+        (
+            masks.segments([[0, 0, 1, 1, 1, 2, 2], [0, 1, 1, 1, 1, 1, 3], [0] * 7])
+            & masks.lengths([3, 6, 7]),
+            [3, 4, 1],
+            False,
+        ),
     ],
-    ids=["growing", "ring"],
+    ids=["growing", "ring", "of each example"],
 )
 def test_composed_masks(mask, lengths, ring):
     """Masks of masks, with a cache that may be a ring."""
@@ -256,26 +241,7 @@ def test_composed_masks(mask, lengths, ring):
     first, steps, whole = both(module, np.array(lengths))
     for row, length in enumerate(lengths):
         ours = np.concatenate([first[row, :length], steps[row]])
-        np.testing.assert_allclose(ours, whole[row, : length + 3], rtol=2e-5, atol=2e-5)
-
-
-def test_masks_with_batch_axes():
-    module = small_attention(rotary=rotary)
-    (inputs,) = draw((B, LONGEST, D))
-    segments = np.sort(np.random.default_rng(0).integers(4, size=(B, LONGEST)))
-    mask = masks.causal() & masks.segments(segments) & masks.lengths([3, 9, LONGEST])
-
-    @jitted
-    def both(module):
-        cache, pieces = module.new_cache(CacheSpec(batch=(B,), size=LONGEST)), []
-        for piece in (slice(0, 6), slice(6, 7), slice(7, 13)):
-            output = module(inputs[:, piece], context=Context(mask=mask, cache=cache))
-            cache = output.cache
-            pieces.append(output.features)
-        full = module(inputs, context=Context(mask=mask)).features
-        return jnp.concatenate(pieces, axis=1), full
-
-    np.testing.assert_allclose(*both(module), rtol=2e-5, atol=2e-5)
+        assert_close(ours, whole[row, : length + 3])
 
 
 class TestTranslator:
@@ -309,17 +275,16 @@ class TestTranslator:
                 pieces.append(output._replace(cache=None))
             return whole, pieces
 
-        close = functools.partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5)
         for mask in self.MASKS:
             whole, pieces = both(model, np.broadcast_to(mask, (B, S, S)))
-            close(np.concatenate([each.features for each in pieces], 1), whole.features)
+            assert_close(np.concatenate([each.features for each in pieces], 1), whole.features)
             assert len(whole.attention) == len(pieces[0].attention) == 2
             for layer, attention in enumerate(whole.attention):
                 for name, results in attention.items():
                     found = [each.attention[layer][name]["logsumexp"] for each in pieces]
-                    close(np.concatenate(found, axis=-1), results["logsumexp"])
+                    assert_close(np.concatenate(found, axis=-1), results["logsumexp"])
                 found = [each.hidden_states[layer + 1] for each in pieces]
-                close(np.concatenate(found, axis=1), whole.hidden_states[layer + 1])
+                assert_close(np.concatenate(found, axis=1), whole.hidden_states[layer + 1])
 
     def test_encoder_positions_are_kept_in_the_cache(self):
         module = small_attention(CrossAttention)
@@ -332,17 +297,7 @@ class TestTranslator:
             full = Context(encoder_output=source, encoder_positions=positions, **fields)
             cached = Context(cache=cache, **fields)
             ours, expected = (run(module, inputs, each).features for each in (cached, full))
-            np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-5)
-
-    def test_keys_and_values_of_every_layer_are_those_of_its_projections(self):
-        model = small_translator()
-        (source,) = draw((B, S, D))
-        cache = model.new_cache(source, S)
-        for block, layer in zip(model.decoder.layers.unstacked(), cache.layers, strict=True):
-            cross = block.cross_attention.sublayer
-            keys = layer["cross_attention"].value.keys
-            np.testing.assert_allclose(keys.key, cross.key(source), rtol=1e-5, atol=1e-5)
-            np.testing.assert_allclose(keys.value, cross.value(source), rtol=1e-5, atol=1e-5)
+            assert_close(ours, expected)
 
     def test_a_step_projects_and_checks_new_tokens_only(self):
         """No array of a step has the shape of the encoder output, to be projected or checked."""
@@ -383,95 +338,63 @@ def test_a_block_mask_beside_a_cache_is_its_mask():
     jax.eval_shape(lambda m: m(TOKENS[:, :PIECE], **given), model)
 
 
-class TestErrors:
-    """One sentence, before anything is compiled."""
+def read(number=1, *, batch=B, size=7, made_by=None, **options):
+    """Read so many tokens with a new cache, made by another model if one is given."""
+    model = language_model(decoder_layers=2)
+    cache = (made_by or model).new_cache((batch,), size)
+    return model(TOKENS[:, :number], cache=cache, **options)
 
-    def test_an_encoder_output_beside_a_cache_of_one(self):
-        model = small_translator(decoder_layers=1)
-        (source,) = draw((B, S, D))
 
-        def decode():
-            return model.decode(TOKENS[:, :1], source, cache=model.new_cache(source, 7))
+def read_with_a_part(part):
+    model = language_model(decoder_layers=2)
+    return model(TOKENS[:, :1], cache=part(model.new_cache((B,), 7)))
 
-        sentence = "a cache contains keys and values of its own encoder output: give none beside it"
-        with pytest.raises(ValueError, match=sentence):
-            jax.eval_shape(decode)
 
-    def test_an_array_with_a_row_for_each_new_token_beside_a_cache(self):
-        mask = jnp.ones((3, 7), bool)
-        model, module = language_model(decoder_layers=1), small_attention(SelfAttention)
-        cache = module.new_cache(CacheSpec(batch=(B,), size=7))
-        sentence = r"as many rows as columns, got shape \(3, 7\)"
-        with pytest.raises(ValueError, match=sentence):
-            module(jnp.zeros((B, 3, D)), context=Context(mask=mask, cache=cache))
-        with pytest.raises(ValueError, match=sentence):
-            model(TOKENS[:, 4:7], mask=mask, cache=model.new_cache((B,), 7))
+def attend_with_rows_of_new_tokens():
+    module = small_attention()
+    cache = module.new_cache(CacheSpec(batch=(B,), size=7))
+    context = Context(mask=np.ones((3, 7), bool), cache=cache)
+    return module(jnp.zeros((B, 3, D)), context=context)
 
-    def test_positions_beside_a_cache(self):
-        model = language_model()
-        cache = model.new_cache((B,), 7)
-        with pytest.raises(ValueError, match="a cache counts the positions of its tokens"):
-            model(TOKENS[:, :5], cache=cache, positions=jnp.arange(5))
 
-    def test_more_tokens_than_the_cache_or_the_model_can_hold(self):
-        model = language_model(decoder_layers=1)
-        with pytest.raises(ValueError, match="layer 0: a cache of 7 slots cannot hold 8 tokens"):
-            jax.eval_shape(lambda: model(TOKENS[:, :8], cache=model.new_cache((B,), 7)))
-        for new_cache in (
-            lambda: model.new_cache((B,), 24),
-            lambda: small_translator().new_cache(jnp.zeros((B, S, D)), 24),
-        ):
-            with pytest.raises(ValueError, match="a cache of 24 tokens is longer than max_len"):
-                jax.eval_shape(new_cache)
+def decode_with_a_second_encoder_output():
+    model, source = small_translator(decoder_layers=1), jnp.zeros((B, S, D))
+    return model.decode(TOKENS[:, :1], source, cache=model.new_cache(source, 7))
 
-    def test_a_ring_of_learned_positions(self):
-        with pytest.raises(ValueError, match="learned positions end at max_length=23"):
-            language_model(positions="learned").new_cache((2,), 7, ring=True)
 
-    @pytest.mark.parametrize(
-        "changes, sentence",
-        [
-            ({"decoder_layers": 3}, "2 layers need a tuple of as many caches, got 3"),
-            ({"num_kv_heads": 1}, "layer 0: this cache needs keys of shape (3, 1, 1, 4), got (3"),
-            ({"head_width": 2}, "layer 0: this cache needs keys of shape (3, 1, 3, 2), got (3"),
-        ],
-        ids=str,
-    )
-    def test_a_cache_of_another_language_model(self, changes, sentence):
-        changes = {"decoder_layers": LAYERS} | changes
+ERRORS = {
+    "give none beside it": decode_with_a_second_encoder_output,
+    r"got shape \(3, 7\)": attend_with_rows_of_new_tokens,
+    r"as many rows as columns, got shape \(3, 7\)": lambda: read(3, mask=np.ones((3, 7), bool)),
+    "a cache counts the positions of its tok": lambda: read(positions=np.arange(1)),
+    "layer 0: a cache of 7 slots cannot hold 8 tokens": lambda: read(8),
+    "a cache of 24 tokens is longer than max_len": lambda: read(size=24),
+    "24 tokens is longer than max_length=23": lambda: small_translator().new_cache(
+        jnp.zeros((B, S, D)), 24
+    ),
+    "learned positions end at max_length=23": lambda: language_model(positions="learned").new_cache(
+        (B,), 7, ring=True
+    ),
+    "^2 layers need a tuple of as many caches, got 3": lambda: read(
+        made_by=language_model(decoder_layers=3)
+    ),
+    r"^layer 0: this cache needs keys of shape \(3, 1, 1, 4\), got \(3": lambda: read(
+        made_by=language_model(decoder_layers=2, num_kv_heads=1)
+    ),
+    r"^layer 0: this cache needs keys of shape \(3, 1, 3, 2\), got \(3": lambda: read(
+        made_by=language_model(decoder_layers=2, head_width=2)
+    ),
+    r"for a batch of shape \(2,\), got \(3,\)": lambda: read(batch=2),
+    "needs a cache made by new_cache of this model, got a tuple": lambda: read_with_a_part(
+        lambda cache: cache.layers
+    ),
+    "needs a cache made by new_cache of this model, got a Cache": lambda: read_with_a_part(
+        lambda cache: cache.layers[0]["self_attention"]
+    ),
+}
 
-        def read():
-            cache = language_model(**changes).new_cache((B,), 7)
-            return language_model(decoder_layers=LAYERS)(TOKENS[:, :1], cache=cache)
 
-        with pytest.raises(ValueError) as raised:
-            jax.eval_shape(read)
-        assert str(raised.value).startswith(sentence)
-
-    def test_a_cache_of_another_batch(self):
-        model = language_model(decoder_layers=1)
-        cache = model.new_cache((2,), 7)
-        sentence = r"this cache is for a batch of shape \(2,\), got \(3,\)"
-        with pytest.raises(ValueError, match=sentence):
-            model(TOKENS[:, :1], cache=cache)
-        with pytest.raises(ValueError, match=sentence):
-            model.decoder(jnp.zeros((B, 1, D)), context=Context(cache=cache))
-
-    def test_a_cache_of_another_kind(self):
-        model = language_model(decoder_layers=LAYERS)
-        cache = model.new_cache((B,), 7)
-        for wrong, name in (
-            (cache.layers, "a tuple"),
-            (cache.layers[0]["self_attention"], "a Cache"),
-            (jnp.ones(B), "an array"),
-        ):
-            sentence = f"a decoder needs a cache made by new_cache of this model, got {name}$"
-            with pytest.raises(ValueError, match=sentence):
-                model(TOKENS[:, :1], cache=wrong)
-        translator = small_translator(decoder_layers=LAYERS)
-        sentence = (
-            "layer 0: a block of self_attention, cross_attention, feed_forward cannot use a cache "
-            "of self_attention, feed_forward"
-        )
-        with pytest.raises(ValueError, match=sentence):
-            translator.decode(TOKENS[:, :1], None, cache=cache)
+@pytest.mark.parametrize("words", ERRORS)
+def test_errors_before_compilation(words):
+    with pytest.raises(ValueError, match=words):
+        jax.eval_shape(ERRORS[words])

@@ -1,4 +1,4 @@
-"""Rate, independence and gradient of dropout."""
+"""Rate, independence and gradient of dropout, and where models have it."""
 
 import jax
 import jax.numpy as jnp
@@ -6,9 +6,18 @@ import numpy as np
 import pytest
 
 from attention.modules.dropout import drop
-from tests.attention.primitives.inputs import (
-    jitted,
+from tests.attention.modules.inputs import (
+    B,
+    S,
+    T,
+    call,
+    classifier,
+    language_model,
+    masked_language_model,
+    small_translator,
+    tokens,
 )
+from tests.attention.primitives.inputs import jitted
 
 RATE = 0.3
 RNG = jax.random.key(0)
@@ -64,3 +73,32 @@ def test_dropped_nan_has_no_effect_and_no_gradient():
 def test_no_dropout_without_rng_or_with_rate_0():
     assert drop(ONES, RATE, None) is ONES
     assert drop(ONES, 0.0, RNG) is ONES
+
+
+MODELS = {
+    "translator": (small_translator, (tokens(B, S), tokens(B, T))),
+    "language model": (language_model, (tokens(B, T),)),
+    "masked language model": (masked_language_model, (tokens(B, T),)),
+    "classifier": (classifier, (tokens(B, T),)),
+}
+# Without layers only the embeddings have dropout.
+PLACES = {
+    "embeddings": {"dropout": 0.5, "encoder_layers": 0, "decoder_layers": 0},
+    "layers": {"attention_dropout": 0.5},
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("name", MODELS)
+def test_an_rng_turns_the_dropout_of_a_model_on(name, place):
+    make, inputs = MODELS[name]
+    changes = PLACES[place]
+    model, never = make(**changes), make(**changes | {"dropout": 0.0, "attention_dropout": 0.0})
+    plain = call(never, *inputs).logits
+    np.testing.assert_array_equal(call(model, *inputs).logits, plain)
+    first, again, other = (
+        call(model, *inputs, rng=jax.random.key(seed)).logits for seed in (0, 0, 1)
+    )
+    np.testing.assert_array_equal(first, again)
+    assert not np.allclose(first, plain, atol=1e-2)
+    assert not np.allclose(first, other, atol=1e-2)

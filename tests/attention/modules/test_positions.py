@@ -21,10 +21,7 @@ from attention.modules import (
     Rotary,
 )
 from tests.attention.modules.inputs import DIMS, call, filled, language_model, small_config
-from tests.attention.primitives.inputs import (
-    draw,
-    jitted,
-)
+from tests.attention.primitives.inputs import draw, jitted
 
 B, T, D, N = DIMS["BTDN"]
 (INPUTS,) = draw((B, T, D))
@@ -116,9 +113,6 @@ def test_layers_with_bases_of_their_own():
 
 
 def test_rotary_is_compared_by_value():
-    given = small_config(rotary={"base": 5e5, "scaling": "llama3", "factor": 8.0})
-    assert given.rotary == Rotary(base=5e5, scaling="llama3", factor=8.0)
-    assert small_config().rotary == Rotary()
     build = functools.partial(language_model, positions="rotary", rotary={"base": 100.0})
     first, second = (jax.tree.structure(jax.eval_shape(build)) for _ in range(2))
     assert first == second

@@ -1,6 +1,5 @@
 """Recurrent encoder-decoder: equations, padding, cache, decoding protocol."""
 
-import dataclasses
 import functools
 
 import chex
@@ -21,12 +20,21 @@ from attention.modules.recurrent import (
     RecurrentEncoderDecoder,
 )
 from attention.primitives.constant import Constant
-from attention.testing import find_leaks
-from tests.attention.modules.inputs import DIMS, LENGTHS, B, S, T, filled, tokens
-from tests.attention.primitives.inputs import (
-    draw,
-    jitted,
+from tests.attention.modules import inputs
+from tests.attention.modules.inputs import (
+    DIMS,
+    LENGTHS,
+    B,
+    S,
+    T,
+    assert_no_leaks_in_translations,
+    double,
+    filled,
+    project,
+    tokens,
+    translate,
 )
+from tests.attention.primitives.inputs import draw, jitted
 
 D, F, V = DIMS["DFV"]
 SOURCE, TARGET = tokens(B, S, seed=1), tokens(B, T, seed=2)
@@ -58,24 +66,9 @@ def call(model, source, target, lengths, rng=None, returning=()):
     return model(source, target, source_mask=mask, encoder_mask=mask, rng=rng, returning=returning)
 
 
-def logits_of(*arguments):
-    return call(*arguments).logits
-
-
-def assert_close(ours, theirs, tolerance=2e-5):
-    np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance)
-
+assert_close = functools.partial(inputs.assert_close, tolerance=2e-5)
 
 # The equations in float64, of one row without padding.
-
-
-def double(parameter):
-    return np.asarray(parameter[...], np.float64)
-
-
-def linear(layer, inputs):
-    bias = 0 if layer.bias is None else double(layer.bias)
-    return inputs @ double(layer.kernel) + bias
 
 
 def sigmoid(x):
@@ -84,7 +77,7 @@ def sigmoid(x):
 
 def gru(cell, carry, inputs):
     inputs, carried = (
-        np.split(linear(*pair), 3) for pair in ((cell.dense_i, inputs), (cell.dense_h, carry))
+        np.split(project(*pair), 3) for pair in ((cell.dense_i, inputs), (cell.dense_h, carry))
     )
     reset, update = (sigmoid(a + b) for a, b in zip(inputs[:2], carried[:2], strict=True))
     new = np.tanh(inputs[2] + reset * carried[2])
@@ -93,7 +86,7 @@ def gru(cell, carry, inputs):
 
 def lstm(cell, carry, inputs):
     cell_state, output = carry
-    gates = np.split(linear(cell.dense_i, inputs) + linear(cell.dense_h, output), 4)
+    gates = np.split(project(cell.dense_i, inputs) + project(cell.dense_h, output), 4)
     input_gate, forget_gate, new, output_gate = (
         f(x) for f, x in zip((sigmoid, sigmoid, np.tanh, sigmoid), gates, strict=True)
     )
@@ -123,14 +116,14 @@ def equations(model, kind, source, target):
     annotations = np.concatenate([forward, backward], axis=1)
     decoder, attention = model.decoder.step, model.decoder.attention
     final = np.concatenate([forward[-1], backward[0]])
-    summary = np.tanh(linear(model.decoder.summary, final))
+    summary = np.tanh(project(model.decoder.summary, final))
 
     def attend(state):
         if kind == "none":
             return summary, np.zeros(len(source))
-        query = linear(attention.query, state)
+        query = project(attention.query, state)
         if kind == "additive":
-            sums = np.tanh(query + linear(attention.key, annotations))
+            sums = np.tanh(query + project(attention.key, annotations))
             scores = sums @ double(attention.vector)[0]
         else:
             scores = annotations @ query
@@ -143,12 +136,12 @@ def equations(model, kind, source, target):
             carry = step(decoder.cell, carry, np.concatenate([vector, input_feed]))
             context, weights = attend(output(carry))
             joined = np.concatenate([context, output(carry)])
-            input_feed = features = np.tanh(linear(decoder.join, joined))
+            input_feed = features = np.tanh(project(decoder.join, joined))
         else:
             context, weights = attend(output(carry))
             carry = step(decoder.cell, carry, np.concatenate([vector, context]))
             features = np.concatenate([output(carry), vector, context])
-        logits.append(linear(model.output, features))
+        logits.append(project(model.output, features))
         all_weights.append(weights)
     return np.array(logits), np.array(all_weights)
 
@@ -156,17 +149,14 @@ def equations(model, kind, source, target):
 @every_model
 def test_values_equal_the_equations_without_padding(kind):
     model = small(kind)
-    logits = logits_of(model, SOURCE, TARGET, LENGTHS)
-    chex.assert_shape(logits, (B, T, V))
+    logits = translate(model, SOURCE, TARGET, LENGTHS)
     if kind == "none":
         weights = np.zeros((B, T, S))
     else:
         output = call(model, SOURCE, TARGET, LENGTHS, returning=("weights",))
         np.testing.assert_array_equal(output.logits, logits)
         (layer,) = output.attention
-        weights = layer["cross_attention"]["weights"]
-        chex.assert_shape(weights, (B, 1, T, S))
-        weights = weights[:, 0]
+        weights = layer["cross_attention"]["weights"][:, 0]
         assert not np.where(PADDING[:, None], weights, 0).any()
     for row, length in enumerate(LENGTHS):
         expected, expected_weights = equations(model, kind, SOURCE[row, :length], TARGET[row])
@@ -178,15 +168,13 @@ class TestPadding:
     """Padding of the source has no effect."""
 
     @every_model
-    def test_neither_values_nor_number_of_padding_tokens_matter(self, kind):
+    def test_longer_padding_of_nan_has_no_effect(self, kind):
+        """An id out of range is embedded as NaN, which must not reach the output."""
         model = small(kind)
-        before = logits_of(model, SOURCE, TARGET, LENGTHS)
-        # An id out of range is embedded as NaN, which must not reach the output either.
-        for other in (tokens(B, S, seed=3), np.full((B, S), 1000, np.int32)):
-            changed = np.where(PADDING, other, SOURCE)
-            np.testing.assert_array_equal(logits_of(model, changed, TARGET, LENGTHS), before)
-        longer = np.pad(SOURCE, ((0, 0), (0, 4)), constant_values=1000)
-        assert_close(logits_of(model, longer, TARGET, LENGTHS), before)
+        source = np.where(PADDING, np.int32(1000), SOURCE)
+        longer = np.pad(source, ((0, 0), (0, 4)), constant_values=1000)
+        expected = translate(model, SOURCE, TARGET, LENGTHS)
+        assert_close(translate(model, longer, TARGET, LENGTHS), expected)
 
     def test_padding_may_be_in_front(self):
         model = small("additive")
@@ -197,7 +185,7 @@ class TestPadding:
 
         shifted = np.pad(SOURCE, ((0, 0), (2, 0)), constant_values=1000)
         mask = masks.lengths(LENGTHS + 2) & ~masks.lengths(2)
-        assert_close(run(shifted, mask), logits_of(model, SOURCE, TARGET, LENGTHS))
+        assert_close(run(shifted, mask), translate(model, SOURCE, TARGET, LENGTHS))
 
     @every_model
     def test_gradient_is_finite_with_an_empty_source_and_padding_of_nan(self, kind):
@@ -207,7 +195,7 @@ class TestPadding:
         @jitted
         @jax.value_and_grad
         def loss(model):
-            scores = logits_of(model, source, TARGET, lengths)
+            scores = translate(model, source, TARGET, lengths)
             return -jnp.take_along_axis(jax.nn.log_softmax(scores), TARGET[..., None], -1).mean()
 
         value, gradient = loss(small(kind))
@@ -217,23 +205,8 @@ class TestPadding:
             assert np.abs(slopes).max() > 1e-6, jax.tree_util.keystr(path)
 
     @every_model
-    def test_no_leak_from_future_tokens_padding_or_other_rows(self, kind):
-        model = small(kind)
-        future = find_leaks(
-            lambda target: logits_of(model, SOURCE, target, LENGTHS),
-            TARGET,
-            np.tri(T, dtype=bool),
-            vocab_size=V,
-        )
-        padding = find_leaks(
-            lambda source: logits_of(model, source, TARGET, LENGTHS),
-            SOURCE,
-            np.broadcast_to(~PADDING[:, None], (B, T, S)),
-            vocab_size=V,
-        )
-        for report in (future, padding):
-            report.raise_if_failed()
-            assert not report.blind_spots
+    def test_logits_depend_on_valid_and_earlier_tokens_of_their_row_alone(self, kind):
+        assert_no_leaks_in_translations(small(kind))
 
 
 class TestCache:
@@ -263,7 +236,7 @@ class TestCache:
                 logits = logits.at[rows, columns].set(model.logits(output.features))
             return logits[:, :T], cache.lengths
 
-        whole = logits_of(model, SOURCE, TARGET, LENGTHS)
+        whole = translate(model, SOURCE, TARGET, LENGTHS)
         pieces, read = in_pieces(model, lengths)
         np.testing.assert_array_equal(read, lengths + 2)
         for row in range(B):
@@ -337,7 +310,6 @@ class TestDecodingProtocol:
         assert_close(jnp.swapaxes(logits, 0, 1), whole.logits)
         if returning:
             weights = attention[0]["cross_attention"]["weights"]
-            chex.assert_shape(weights, (T, B, 1, 1, S))
             expected = whole.attention[0]["cross_attention"]["weights"]
             assert_close(weights[:, :, 0, 0], jnp.moveaxis(expected[:, 0], 1, 0))
         assert not small(kind).is_prompted
@@ -349,28 +321,6 @@ class TestDecodingProtocol:
         leaves = jax.tree.leaves(state, is_leaf=is_constant)
         assert sum(map(is_constant, leaves)) == 2
         assert all(S not in leaf.shape for leaf in leaves if not is_constant(leaf))
-
-    def test_hypotheses_of_a_row_share_constants(self):
-        model = small("additive")
-        state = prefill(model)
-
-        def axes(leaf):
-            return None if is_constant(leaf) else 1
-
-        in_axes = jax.tree.map(axes, state, is_leaf=is_constant)
-        hypotheses = jax.tree.map(
-            lambda leaf: leaf if is_constant(leaf) else jnp.stack([leaf] * 2, axis=1),
-            state,
-            is_leaf=is_constant,
-        )
-
-        def step(state, token):
-            return model.step(state, token)[0].logits
-
-        logits = jitted(jax.vmap(step, in_axes=(in_axes, 1)))(hypotheses, TARGET[:, :2])
-        step = jitted(step)
-        for column in range(2):
-            assert_close(logits[column], step(state, TARGET[:, column]))
 
     def test_keys_are_computed_once(self, monkeypatch):
         model = small("additive")
@@ -387,7 +337,7 @@ class TestDecodingProtocol:
         precomputed, _ = state.cache.encoder_output.value
         chex.assert_type(jax.tree.leaves(precomputed), jnp.bfloat16)
         chex.assert_type([*jax.tree.leaves(state.cache.carry), logits], jnp.float32)
-        whole = logits_of(model, SOURCE, TARGET, LENGTHS).swapaxes(0, 1)
+        whole = translate(model, SOURCE, TARGET, LENGTHS).swapaxes(0, 1)
         assert 1e-5 < np.abs(logits - whole).max() < 0.1
 
 
@@ -395,35 +345,26 @@ class TestDecodingProtocol:
 def test_bfloat16_computation_with_float32_parameters(kind):
     half = small(kind, dtype="bfloat16")
     chex.assert_type(jax.tree.leaves(half), jnp.float32)
-    logits = logits_of(half, SOURCE, TARGET, LENGTHS)
+    logits = translate(half, SOURCE, TARGET, LENGTHS)
     chex.assert_type(logits, jnp.bfloat16)
-    expected = logits_of(small(kind), SOURCE, TARGET, LENGTHS)
+    expected = translate(small(kind), SOURCE, TARGET, LENGTHS)
     assert_close(logits.astype(jnp.float32), expected, tolerance=0.2)
     parameters = jax.eval_shape(lambda: build({"param_dtype": "bfloat16"} | MODELS[kind]))
     chex.assert_type(jax.tree.leaves(parameters), jnp.bfloat16)
 
 
 def test_dropout_is_applied_to_embeddings_of_both_sides():
-    model = small("additive", dropout=0.3)
-    plain = logits_of(model, SOURCE, TARGET, LENGTHS)
-    np.testing.assert_array_equal(plain, logits_of(small("additive"), SOURCE, TARGET, LENGTHS))
+    model, kept = small("additive", dropout=0.3), small("additive")
+    plain = translate(model, SOURCE, TARGET, LENGTHS)
+    np.testing.assert_array_equal(plain, translate(kept, SOURCE, TARGET, LENGTHS))
     first, again, other = (
-        logits_of(model, SOURCE, TARGET, LENGTHS, jax.random.key(seed)) for seed in (0, 0, 1)
+        call(model, SOURCE, TARGET, LENGTHS, jax.random.key(seed), ("hidden_states",))
+        for seed in (0, 0, 1)
     )
-    np.testing.assert_array_equal(first, again)
-    assert not np.allclose(first, plain, atol=1e-2)
-    assert not np.allclose(first, other, atol=1e-2)
-
-    @jitted
-    def sides(model, rng):
-        encoder_output = model.encode(SOURCE, mask=SOURCE_MASK).features
-        dropped = model.encode(SOURCE, mask=SOURCE_MASK, rng=rng).features
-        run = functools.partial(model.decode, encoder_mask=None)
-        decoded = [run(TARGET, encoder_output, rng=r).features for r in (None, rng)]
-        return (encoder_output, dropped), decoded
-
-    for before, after in sides(model, jax.random.key(0)):
-        assert not np.allclose(before, after, atol=1e-2)
+    np.testing.assert_array_equal(first.logits, again.logits)
+    for one, two in ((first, other), (first.encoder, other.encoder)):
+        lost = one.hidden_states[0] == 0, two.hidden_states[0] == 0
+        assert lost[0].any() and (lost[0] != lost[1]).any()
 
 
 class MeanAttention(nnx.Module):
@@ -439,112 +380,83 @@ class MeanAttention(nnx.Module):
         return precomputed.mean(-2)[..., None, None, :]
 
 
-class TestRegistries:
-    def test_attention_and_cell_of_a_user(self, monkeypatch):
-        monkeypatch.setitem(ATTENTIONS, "mean", (MeanAttention, BahdanauStep))
-        monkeypatch.setitem(CELLS, "simple", nnx.SimpleCell)
-        model = small("additive", attention="mean", cell="simple")
-        logits, _, _ = decode_steps(model, TARGET)
-        whole = logits_of(model, SOURCE, TARGET, LENGTHS)
-        assert_close(logits.swapaxes(0, 1), whole)
-        assert not np.allclose(whole, logits_of(small("additive"), SOURCE, TARGET, LENGTHS))
+def test_attention_and_cell_of_a_user(monkeypatch):
+    monkeypatch.setitem(ATTENTIONS, "mean", (MeanAttention, BahdanauStep))
+    monkeypatch.setitem(CELLS, "simple", nnx.SimpleCell)
+    model = small("additive", attention="mean", cell="simple")
+    logits, _, _ = decode_steps(model, TARGET)
+    whole = translate(model, SOURCE, TARGET, LENGTHS)
+    assert_close(logits.swapaxes(0, 1), whole)
+    assert not np.allclose(whole, translate(small("additive"), SOURCE, TARGET, LENGTHS))
 
 
-CHANGES = {
-    "embedding_width": 5,
-    "hidden": 7,
-    "cell": "lstm",
-    "attention": "none",
-    "param_dtype": "bfloat16",
-}
+@pytest.mark.parametrize(
+    "changes, words",
+    [
+        ({"embedding_width": 0}, "embedding_width must be at least 1, got 0"),
+        ({"hidden": -1}, "hidden must be at least 1, got -1"),
+        ({"max_length": 0}, "max_length must be at least 1, got 0"),
+        ({"dropout": 1.0}, r"dropout must lie in \[0, 1\), got 1.0"),
+        ({"cell": "gro"}, "cell must be one of gru, lstm, .*; did you mean 'gru'[?]"),
+        ({"attention": "adaptive"}, "attention must be one of .*; did you mean 'additive'[?]"),
+    ],
+)
+def test_invalid_values_of_a_config(changes, words):
+    with pytest.raises(ValueError, match=words):
+        RecurrentConfig(**changes)
 
 
-class TestConfig:
-    @pytest.mark.parametrize("field", CHANGES)
-    def test_field_changes_the_parameters(self, field):
-        given = {"embedding_width": D, "hidden": F}
-        before, after = (
-            jax.tree.map(
-                lambda x: (x.shape, x.dtype), jax.eval_shape(functools.partial(build, each))
-            )
-            for each in (given, given | {field: CHANGES[field]})
-        )
-        assert str(before) != str(after)
-
-    def test_other_fields_have_tests_of_their_own(self):
-        fields = {field.name for field in dataclasses.fields(RecurrentConfig)}
-        assert fields == {*CHANGES, "max_length", "dropout", "dtype"}
-
-    @pytest.mark.parametrize(
-        "changes, sentence",
-        [
-            ({"embedding_width": 0}, "embedding_width must be at least 1, got 0"),
-            ({"hidden": -1}, "hidden must be at least 1, got -1"),
-            ({"max_length": 0}, "max_length must be at least 1, got 0"),
-            ({"dropout": 1.0}, r"dropout must lie in \[0, 1\), got 1.0"),
-            ({"cell": "gro"}, "cell must be one of gru, lstm, got 'gro'; did you mean 'gru'[?]"),
-            (
-                {"attention": "adaptive"},
-                "attention must be one of additive, multiplicative, none, got 'adaptive'; "
-                "did you mean 'additive'[?]",
-            ),
-        ],
-    )
-    def test_invalid_values(self, changes, sentence):
-        with pytest.raises(ValueError, match=f"^{sentence}"):
-            RecurrentConfig(**changes)
+ENCODER_OUTPUT = draw((B, S, 2 * F))[0]
+ON_THE_QUERY = "this mask depends on the position of the query"
 
 
-class TestErrors:
-    """Errors before compilation."""
+def decode(encoder_output=ENCODER_OUTPUT, encoder_mask=None, **options):
+    return small("none").decode(TARGET, encoder_output, encoder_mask=encoder_mask, **options)
 
-    @pytest.mark.parametrize(
-        "mask",
-        [
-            masks.causal() & SOURCE_MASK,
-            ~masks.from_array(np.ones((S, S), bool)),
-            masks.segments([0] * S),
-            masks.cu_seqlens([0, 2, S]),
-            masks.lengths(S, query_lengths=2),
-            np.ones((S, S), bool),
-        ],
-        ids=["causal", "array", "segments", "cu_seqlens", "query lengths", "no mask"],
-    )
-    def test_source_mask_that_depends_on_the_query(self, mask):
-        with pytest.raises(ValueError, match="this mask depends on the position of the query"):
-            small("none").encode(SOURCE, mask=mask)
 
-    def test_source_mask_of_another_batch(self):
-        with pytest.raises(ValueError, match=r"mask has the leading axes \(2,\)"):
-            small("none").encode(SOURCE, mask=masks.lengths([1, 2]))
+@pytest.mark.parametrize(
+    "mask, words",
+    [
+        (masks.causal() & SOURCE_MASK, ON_THE_QUERY),
+        (~masks.from_array(np.ones((S, S), bool)), ON_THE_QUERY),
+        (masks.segments([0] * S), ON_THE_QUERY),
+        (masks.cu_seqlens([0, 2, S]), ON_THE_QUERY),
+        (masks.lengths(S, query_lengths=2), ON_THE_QUERY),
+        (np.ones((S, S), bool), ON_THE_QUERY),
+        (masks.lengths([1, 2]), r"mask has the leading axes \(2,\)"),
+    ],
+    ids=["causal", "array", "segments", "cu_seqlens", "query lengths", "no mask", "batch"],
+)
+def test_source_masks_that_do_not_fit(mask, words):
+    with pytest.raises(ValueError, match=words):
+        small("none").encode(SOURCE, mask=mask)
 
-    ENCODER_OUTPUT = draw((B, S, 2 * F))[0]
 
-    @pytest.mark.parametrize(
-        "given, error, sentence",
-        [
-            ({"mask": masks.causal()}, ValueError, "cannot mask target tokens"),
-            ({"returning": ("weights",)}, ValueError, "without attention cannot return weights"),
-            ({"encoder_output": None}, ValueError, "needs an encoder output or a cache of one"),
-            ({"lengths": jnp.ones(B)}, TypeError, "lengths must be integers"),
-            ({"lengths": np.array([0, 6, 1])}, ValueError, "must lie in 0 to 5 tokens"),
-        ],
-        ids=["mask", "weights", "no encoder output", "floats", "too many"],
-    )
-    def test_arguments_of_decode(self, given, error, sentence):
-        with pytest.raises(error, match=sentence):
-            arguments = {"encoder_output": self.ENCODER_OUTPUT, "encoder_mask": None} | given
-            small("none").decode(TARGET, **arguments)
+@pytest.mark.parametrize(
+    "given, words",
+    [
+        ({"mask": masks.causal()}, "cannot mask target tokens"),
+        ({"returning": ("weights",)}, "without attention cannot return weights"),
+        ({"encoder_output": None}, "needs an encoder output or a cache of one"),
+        ({"lengths": jnp.ones(B)}, "lengths must be integers"),
+        ({"lengths": np.array([0, 6, 1])}, "must lie in 0 to 5 tokens"),
+    ],
+)
+def test_arguments_of_decode_that_do_not_fit(given, words):
+    with pytest.raises((TypeError, ValueError), match=words):
+        decode(**given)
 
-    def test_cache_of_another_model(self):
-        other = small("none", hidden=F + 1).new_cache(draw((B, S, 2 * F + 2))[0], T)
-        for cache in (other, DecoderCache((), jnp.zeros(B, jnp.int32))):
-            with pytest.raises(ValueError, match=r"RecurrentCache with a carry of shape \(3, 13\)"):
-                small("none").decode(TARGET, None, encoder_mask=None, cache=cache)
 
-    def test_more_tokens_than_max_length(self):
-        model = small("none")
-        with pytest.raises(ValueError, match="a source of 24 tokens is longer than max_length=23"):
-            model.encode(tokens(B, 24), mask=None)
-        with pytest.raises(ValueError, match="max_tokens=24 is longer than max_length=23"):
-            model.prefill(SOURCE, LENGTHS, max_tokens=24)
+def test_cache_of_another_model():
+    other = small("none", hidden=F + 1).new_cache(draw((B, S, 2 * F + 2))[0], T)
+    for cache in (other, DecoderCache((), jnp.zeros(B, jnp.int32))):
+        with pytest.raises(ValueError, match=r"RecurrentCache with a carry of shape \(3, 13\)"):
+            decode(None, cache=cache)
+
+
+def test_more_tokens_than_max_length():
+    model = small("none")
+    with pytest.raises(ValueError, match="a source of 24 tokens is longer than max_length=23"):
+        model.encode(tokens(B, 24), mask=None)
+    with pytest.raises(ValueError, match="max_tokens=24 is longer than max_length=23"):
+        model.prefill(SOURCE, LENGTHS, max_tokens=24)

@@ -5,7 +5,9 @@ import json
 import shutil
 from pathlib import Path
 
+import jax
 import numpy as np
+from flax import nnx
 from safetensors.numpy import load_file, save_file
 
 from attention import weights
@@ -40,6 +42,14 @@ def assert_equal(left, right):
     for name, value in left.items():
         assert value.dtype == right[name].dtype, name
         np.testing.assert_array_equal(value, right[name], err_msg=name)
+
+
+def assert_equal_models(left, right):
+    """Compare the parameters by path."""
+    left, right = (nnx.split(model)[1] for model in (left, right))
+    assert jax.tree.structure(left) == jax.tree.structure(right)
+    for one, other in zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def changed_copy(name, folder, *, tensors=None, **settings):

@@ -1,6 +1,7 @@
 """Checkpoints of Hugging Face: equal logits, equal continuations, and the same files again."""
 
 import json
+import re
 
 import chex
 import jax
@@ -21,6 +22,7 @@ from tests.attention.weights.checkpoints import (
     FAMILIES,
     FOLDER,
     assert_equal,
+    assert_equal_models,
     changed_copy,
     expected_of,
     model_of,
@@ -89,8 +91,7 @@ def test_export_of_an_import_is_the_same_checkpoint(name, tmp_path):
     assert config == original
     again = weights.load(tmp_path)
     assert jax.tree.structure(again) == jax.tree.structure(model_of(name))
-    for left, right in zip(jax.tree.leaves(again), jax.tree.leaves(model_of(name)), strict=True):
-        np.testing.assert_array_equal(left, right)
+    assert_equal_models(again, model_of(name))
 
 
 @pytest.mark.parametrize("name", ["gpt2", "t5"])
@@ -151,7 +152,7 @@ def test_options_change_the_config():
 
 
 def test_fields_of_older_versions_of_transformers(tmp_path):
-    """Rotary positions in two fields, names without prefix, copies of tied tables."""
+    """Rotary positions in two fields."""
     old = {"rope_theta": 100.0, "rope_scaling": {"rope_type": "llama3", "factor": 4.0}}
     old["rope_scaling"] |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
     old["rope_scaling"]["original_max_position_embeddings"] = 32
@@ -161,33 +162,30 @@ def test_fields_of_older_versions_of_transformers(tmp_path):
     folder = changed_copy("llama", tmp_path / "mixed", **mixed)
     assert_close(weights.load(folder), expected_of("llama"))
 
-    def shorter(tensors):
-        named = {name.removeprefix("transformer."): value for name, value in tensors.items()}
-        mask = np.ones((1, 1, 32, 32), np.float32)
-        return named | {"h.0.attn.bias": mask, "lm_head.weight": tensors["transformer.wte.weight"]}
 
-    folder = changed_copy("gpt2", tmp_path / "gpt2", tensors=shorter)
-    assert_equal_models(weights.load(folder), model_of("gpt2"))
+def without_prefix(tensors):
+    """Names without a prefix, a mask, and a copy of the tied table."""
+    named = {name.removeprefix("transformer."): value for name, value in tensors.items()}
+    mask = np.ones((1, 1, 32, 32), np.float32)
+    return named | {"h.0.attn.bias": mask, "lm_head.weight": tensors["transformer.wte.weight"]}
 
-    def with_pooler(tensors):
-        renamed = {
-            name.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
-                "LayerNorm.bias", "LayerNorm.beta"
-            ): value
-            for name, value in tensors.items()
-        }
-        return renamed | {"bert.pooler.dense.bias": np.zeros(12, np.float32)}
 
-    folder = changed_copy("bert", tmp_path / "bert", tensors=with_pooler)
-    assert_equal_models(weights.load(folder), model_of("bert"))
+def with_pooler(tensors):
+    """Names of TensorFlow for the norms, and a pooler."""
+    names = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+    renamed = {re.sub("LayerNorm.*", lambda m: names[m[0]], n): t for n, t in tensors.items()}
+    return renamed | {"bert.pooler.dense.bias": np.zeros(12, np.float32)}
 
+
+@pytest.mark.parametrize("name, tensors", [("gpt2", without_prefix), ("bert", with_pooler)])
+def test_tensors_of_older_versions_of_transformers(name, tensors, tmp_path):
+    folder = changed_copy(name, tmp_path / name, tensors=tensors)
+    assert_equal_models(weights.load(folder), model_of(name))
+
+
+def test_output_bias_that_is_missing_is_zero(tmp_path):
     def without_bias(tensors):
         return {name: value for name, value in tensors.items() if name != "final_logits_bias"}
 
     folder = changed_copy("bart", tmp_path / "bart", tensors=without_bias)
     np.testing.assert_array_equal(weights.load(folder).target_embedding.bias[...], 0)
-
-
-def assert_equal_models(left, right):
-    for one, other in zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True):
-        np.testing.assert_array_equal(one, other)

@@ -22,42 +22,32 @@ def without(name):
     return lambda tensors: {each: value for each, value in tensors.items() if each != name}
 
 
-@pytest.mark.parametrize(
-    "tensors, sentence",
-    [
-        (without(NORM), f"the gpt2 checkpoint lacks the tensor '{NORM}'"),
-        (
-            lambda tensors: {},
-            "the gpt2 checkpoint lacks the tensor 'transformer.h.0.attn.c_attn.bias' and 27 more",
-        ),
-        (
-            lambda tensors: tensors | {"transformer.h.2.ln_2.weight": tensors[NORM]},
-            "the gpt2 checkpoint contains the tensor 'transformer.h.2.ln_2.weight', which a model "
-            "with this config does not have",
-        ),
-        (
-            lambda tensors: tensors | {NORM: np.ones(15, np.float32)},
-            f"the tensor '{NORM}' of the gpt2 checkpoint has shape (15,), and the config needs "
-            "(16,)",
-        ),
-        (
-            lambda tensors: (
-                tensors | {"transformer.h.0.attn.c_attn.weight": np.ones((48, 16), np.float32)}
-            ),
-            "the tensor 'transformer.h.0.attn.c_attn.weight' of the gpt2 checkpoint has shape "
-            "(48, 16), and the config needs (16, 48)",
-        ),
-    ],
-)
-def test_tensors_that_do_not_fit(tensors, sentence, tmp_path):
-    folder = changed_copy("gpt2", tmp_path / "bad", tensors=tensors)
-    with pytest.raises(ValueError) as error:
+QUERIES = "transformer.h.0.attn.c_attn.weight"
+MORE = "transformer.h.2.ln_2.weight"
+TENSORS = {
+    f"the gpt2 checkpoint lacks the tensor '{NORM}'$": without(NORM),
+    "lacks the tensor 'transformer.h.0.attn.c_attn.bias' and 27 more$": lambda tensors: {},
+    f"contains the tensor '{MORE}', which a model .* does not have$": lambda tensors: (
+        tensors | {MORE: tensors[NORM]}
+    ),
+    rf"the tensor '{NORM}' .* has shape \(15,\), .* needs \(16,\)$": lambda tensors: (
+        tensors | {NORM: np.ones(15, np.float32)}
+    ),
+    rf"the tensor '{QUERIES}' .* has shape \(48, 16\), .* needs \(16, 48\)$": lambda tensors: (
+        tensors | {QUERIES: np.ones((48, 16), np.float32)}
+    ),
+}
+
+
+@pytest.mark.parametrize("words", TENSORS)
+def test_tensors_that_do_not_fit(words, tmp_path):
+    folder = changed_copy("gpt2", tmp_path / "bad", tensors=TENSORS[words])
+    with pytest.raises(ValueError, match=words):
         weights.load(folder)
-    assert str(error.value) == sentence
 
 
 @pytest.mark.parametrize(
-    "name, settings, sentence",
+    "name, settings, words",
     [
         ("gpt2", {"model_type": "mamba"}, "must be one of gpt2, llama, .* got 'mamba'"),
         ("gpt2", {"model_type": "gpt"}, "did you mean 'gpt2'"),
@@ -66,26 +56,18 @@ def test_tensors_that_do_not_fit(tensors, sentence, tmp_path):
         ("gpt2", {"n_embd": 20}, "the config needs"),
         ("llama", {"mlp_bias": True}, "mlp_bias=True is not supported: it must be False"),
         ("llama", {"rope_parameters": {"rope_type": "yarn"}}, "rope_type must be one of default"),
-        (
-            "llama",
-            {"rope_parameters": {"rope_type": "linear"}},
-            "of a llama .* lacks 'factor'",
-        ),
+        ("llama", {"rope_parameters": {"rope_type": "linear"}}, "of a llama .* lacks 'factor'"),
         ("llama", {"rope_parameters": {"rope_type": "llama3"}}, "lacks 'low_freq_factor'"),
         ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5 is not supported"),
-        (
-            "llama",
-            {"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}},
-            "partial_rotary_factor=0.5 is not supported: it must be 1.0",
-        ),
+        ("llama", {"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}}, "be 1.0"),
         ("bart", {"decoder_ffn_dim": 7}, "equal encoder_ffn_dim and decoder_ffn_dim, got 20 and 7"),
         ("t5", {"tie_word_embeddings": False}, "must have tie_word_embeddings=True"),
         ("bert", {"position_embedding_type": "relative_key"}, "it must be 'absolute'"),
     ],
 )
-def test_config_that_is_not_supported(name, settings, sentence, tmp_path):
+def test_config_that_is_not_supported(name, settings, words, tmp_path):
     folder = changed_copy(name, tmp_path / "bad", **settings)
-    with pytest.raises(ValueError, match=sentence):
+    with pytest.raises(ValueError, match=words):
         weights.load(folder)
 
 
@@ -94,8 +76,6 @@ def test_options_that_are_not_supported():
         weights.load(FOLDER / "gpt2", drpout=0.7)
     with pytest.raises(ValueError, match=r"model= is used as it is: it takes no dropout, nonsense"):
         weights.load(FOLDER / "gpt2", model=model_of("gpt2"), dropout=0.7, nonsense=3)
-    with pytest.raises(ValueError, match=r"model= is used as it is: it takes no dtype"):
-        weights.load(FOLDER / "gpt2", model=model_of("gpt2"), dtype="bfloat16")
 
 
 def language_model(**fields):
@@ -106,22 +86,16 @@ def language_model(**fields):
 
 
 @pytest.mark.parametrize(
-    "fields, sentence",
+    "fields, words",
     [
-        (
-            {"gated": True},
-            "the model has the parameter 'decoder.layers.0.feed_forward.sublayer.gate",
-        ),
-        (
-            {"use_bias": False},
-            "contains the tensor '.*bias' and .*, which the model= does not have",
-        ),
+        ({"gated": True}, "the model has the parameter 'decoder.layers.0.feed_forward.*gate"),
+        ({"use_bias": False}, "contains the tensor '.*bias' .*, which the model= does not have"),
         ({"decoder_layers": 3}, "lacks the tensor 'transformer.h.2.*, which the model= needs"),
         ({}, r"the tensor '.*' of the gpt2 checkpoint has shape .*, and the model needs \("),
     ],
 )
-def test_model_of_another_structure(fields, sentence):
-    with pytest.raises(ValueError, match=sentence):
+def test_model_of_another_structure(fields, words):
+    with pytest.raises(ValueError, match=words):
         weights.load(FOLDER / "gpt2", model=nnx.eval_shape(lambda: language_model(**fields)))
 
 
@@ -134,14 +108,9 @@ def test_field_that_is_missing(tmp_path):
         weights.load(folder)
 
 
-@pytest.mark.parametrize("name", ["nonexistent", "gpt2"])
-def test_name_that_is_no_folder(name, tmp_path):
-    sentence = (
-        f"{name} is not a folder: load needs one with config.json and model.safetensors, as "
-        "downloaded from Hugging Face, of one of the families gpt2, llama, mistral, qwen2, bert,"
-    )
-    with pytest.raises(FileNotFoundError, match=sentence):
-        weights.load(tmp_path / name)
+def test_name_that_is_no_folder(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"is not a folder: .* of the families gpt2, llama"):
+        weights.load(tmp_path / "gpt2")
 
 
 def test_files_that_are_missing_or_damaged(tmp_path):
@@ -193,8 +162,6 @@ def test_model_that_does_not_fit_the_layout(tmp_path):
     settings = json.loads((FOLDER / "gpt2" / "config.json").read_text())
     with pytest.raises(ValueError, match="unlike the gpt2 config"):
         weights.save(model_of("llama"), tmp_path, config=settings)
-    with pytest.raises(ValueError, match=r"has shape \(53, 16\), and the gpt2 config needs"):
-        weights.save(model_of("gpt2"), tmp_path, config=settings | {"vocab_size": 54})
     with pytest.raises(ValueError, match="activation of the model is 'gelu', and the gpt2 config"):
         weights.save(model_of("gpt2"), tmp_path, config=settings | {"activation_function": "relu"})
     assert list(tmp_path.iterdir()) == []

@@ -15,21 +15,22 @@ pytest.importorskip("tokenizers", reason="needs the extra attention[weights]")
 
 from attention import weights
 from attention.modules import (
-    Block,
     EncoderDecoder,
     FeedForward,
     LanguageModel,
     Layers,
     MaskedLanguageModel,
-    Residual,
-    SelfAttention,
     TransformerConfig,
-    layer_norm,
     transformer_block,
     unstack_layers,
 )
 from tests.attention.modules.inputs import filled
-from tests.attention.weights.checkpoints import FOLDER, assert_equal, expected_of, tensors_of
+from tests.attention.weights.checkpoints import (
+    FOLDER,
+    assert_equal,
+    assert_equal_models,
+    tensors_of,
+)
 
 CONFIG = TransformerConfig(
     width=12,
@@ -51,57 +52,27 @@ OTHER = replace(
 )
 
 
-def make_language_model():
-    return LanguageModel.from_config(CONFIG, vocab_size=17, rngs=nnx.Rngs(0))
-
-
 @functools.cache
 def language_model():
-    return filled(make_language_model)
+    return filled(lambda: LanguageModel.from_config(CONFIG, vocab_size=17, rngs=nnx.Rngs(0)))
 
 
-def assert_equal_models(left, right):
-    if hasattr(left, "decoder"):
-        assert left.decoder.causal == right.decoder.causal
-    left, right = nnx.split(left)[1], nnx.split(right)[1]
-    assert jax.tree.structure(left) == jax.tree.structure(right)
-    for one, other in zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True):
-        np.testing.assert_array_equal(one, other)
+MODELS = [
+    (CONFIG, LanguageModel, {"vocab_size": 17}),
+    (CONFIG, EncoderDecoder, {"source_vocab_size": 13, "target_vocab_size": 11}),
+    (OTHER, LanguageModel, {"vocab_size": 17, "causal": False}),
+    (TIED, EncoderDecoder, {"source_vocab_size": 13, "target_vocab_size": 13}),
+    (TIED, MaskedLanguageModel, {"vocab_size": 13, "has_head": True}),
+]
 
 
-@pytest.mark.parametrize(
-    "config, make",
-    [
-        (CONFIG, make_language_model),
-        (
-            CONFIG,
-            lambda: EncoderDecoder.from_config(
-                CONFIG, source_vocab_size=13, target_vocab_size=11, rngs=nnx.Rngs(1)
-            ),
-        ),
-        (
-            OTHER,
-            lambda: LanguageModel.from_config(OTHER, vocab_size=17, causal=False, rngs=nnx.Rngs(3)),
-        ),
-        (
-            TIED,
-            lambda: EncoderDecoder.from_config(
-                TIED, source_vocab_size=13, target_vocab_size=13, rngs=nnx.Rngs(1)
-            ),
-        ),
-        (
-            TIED,
-            lambda: MaskedLanguageModel.from_config(
-                TIED, vocab_size=13, has_head=True, rngs=nnx.Rngs(2)
-            ),
-        ),
-    ],
-)
-def test_import_of_an_export_is_the_same_model(config, make, tmp_path):
-    model = filled(make)
+@pytest.mark.parametrize("config, kind, options", MODELS)
+def test_import_of_an_export_is_the_same_model(config, kind, options, tmp_path):
+    model = filled(lambda: kind.from_config(config, **options, rngs=nnx.Rngs(0)))
     weights.save(model, tmp_path, config=config)
     loaded = weights.load(tmp_path)
     assert type(loaded) is type(model)
+    assert kind is MaskedLanguageModel or loaded.decoder.causal == model.decoder.causal
     assert_equal_models(loaded, model)
     weights.save(loaded, tmp_path / "again")
     assert_equal(tensors_of(tmp_path / "again"), tensors_of(tmp_path))
@@ -113,13 +84,7 @@ def test_stacked_and_unstacked_layers_have_the_same_names(tmp_path):
     """Of five layers with two kinds, four are stacked by twos and one is left."""
     weights.save(language_model(), tmp_path / "stacked", config=CONFIG)
     weights.save(unstack_layers(language_model()), tmp_path / "unstacked", config=CONFIG)
-    stacked, unstacked = tensors_of(tmp_path / "stacked"), tensors_of(tmp_path / "unstacked")
-    assert_equal(stacked, unstacked)
-    kernel = "decoder.layers.{}.feed_forward.sublayer.up.kernel"
-    layers = language_model().decoder.layers.unstacked()
-    for index, layer in enumerate(layers):
-        wanted = layer.feed_forward.sublayer.up.kernel[...]
-        np.testing.assert_array_equal(stacked[kernel.format(index)], wanted)
+    assert_equal(tensors_of(tmp_path / "stacked"), tensors_of(tmp_path / "unstacked"))
 
 
 def test_a_parameter_of_no_axes_keeps_its_shape(tmp_path):
@@ -147,15 +112,8 @@ def test_random_state_is_neither_saved_nor_loaded(tmp_path):
 
 
 def test_model_of_any_class(tmp_path):
-    def layer(index, rngs):
-        del index
-        return Block(
-            attention=Residual(layer_norm(8, rngs=rngs), SelfAttention(8, num_heads=2, rngs=rngs)),
-            feed_forward=Residual(layer_norm(8, rngs=rngs), FeedForward(8, 10, rngs=rngs)),
-        )
-
     def make():
-        return Layers(layer, 3, rngs=nnx.Rngs(3))
+        return Layers(lambda index, rngs: FeedForward(8, 10, rngs=rngs), 3, rngs=nnx.Rngs(3))
 
     model = filled(make)
     weights.save(model, tmp_path)
@@ -163,12 +121,6 @@ def test_model_of_any_class(tmp_path):
         weights.load(tmp_path)
     loaded = weights.load(tmp_path, model=nnx.eval_shape(make))
     assert_equal_models(loaded, model)
-    run = jax.jit(lambda model: model(jnp.ones((2, 4, 8))).features)
-    np.testing.assert_array_equal(run(loaded), run(model))
-    with pytest.raises(
-        ValueError, match=r"lacks the tensor .* and .* more, which the model= needs"
-    ):
-        weights.load(tmp_path, model=language_model())
     with pytest.raises(ValueError, match="config= is for the classes LanguageModel"):
         weights.save(model, tmp_path, config=CONFIG)
 
@@ -188,11 +140,7 @@ def test_config_with_a_function_is_refused(fields, tmp_path):
     [
         ({"width": 15}, r"has shape \(12,\), and the attention config needs \(15,\)"),
         ({"decoder_layers": 4}, "the model has the parameter 'decoder.layers.4.feed_forward.norm"),
-        (
-            {"activation": "gelu"},
-            "decoder.layers.0.feed_forward.sublayer.activation of the model is 'relu', and the "
-            "attention config makes 'gelu'",
-        ),
+        ({"activation": "gelu"}, "activation of the model is 'relu', .* config makes 'gelu'"),
         ({"per_layer": ()}, "self_attention.sublayer.window of the model is 3, .* makes None"),
         ({"dropout": 0.1}, "feed_forward.dropout of the model is 0.0, .* makes 0.1"),
         ({"scan": False, "remat": False}, None),
@@ -228,9 +176,7 @@ def test_own_model_in_the_layout_of_gpt2(tmp_path):
         for folder in (tmp_path, FOLDER / "gpt2")
     )
     assert shapes == wanted
-    ids = expected_of("gpt2")["ids"]
-    run = jax.jit(lambda model: model(ids).logits)
-    np.testing.assert_array_equal(run(weights.load(tmp_path)), run(model))
+    assert_equal_models(weights.load(tmp_path), model)
 
 
 def test_family_of_a_user(tmp_path, monkeypatch):

@@ -37,20 +37,16 @@ def test_generate_continues_a_text():
     assert output.text == [tokenizer.decode(row) for row in output.tokens]
 
 
-def beginning_with(token):
-    """Return a tokenizer of words that adds a token before each text."""
+def test_stops_and_prefixes_have_no_special_tokens():
+    """Of a tokenizer of words that adds a token before each text."""
     words = {"[BOS]": 0, "[UNK]": 1, "a": 2, "b": 3}
     plain = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
     plain.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    plain.add_special_tokens([token])
+    plain.add_special_tokens(["[BOS]"])
     plain.post_processor = tokenizers.processors.TemplateProcessing(
-        single=f"{token} $A", special_tokens=[(token, words[token])]
+        single="[BOS] $A", special_tokens=[("[BOS]", 0)]
     )
-    return weights.Tokenizer(plain)
-
-
-def test_stops_and_prefixes_have_no_special_tokens():
-    tokenizer = beginning_with("[BOS]")
+    tokenizer = weights.Tokenizer(plain)
     assert tokenizer.encode("a b") == [0, 2, 3]
     assert encode_prompts(model_of("gpt2"), ["a b"], None, tokenizer) == [[0, 2, 3]]
     assert encode_stop(model_of("gpt2"), "a", tokenizer) == [[2]]
