@@ -18,7 +18,6 @@ from attention import (
     ShardedAttention,
     additive_attention,
     attend,
-    block_mask,
     dot_product_attention,
     empty_cache,
     full_cache,
@@ -236,7 +235,7 @@ SHAPES = {
         masks.cu_seqlens, query_offsets="int32 [..., 3]", key_offsets="int32 [..., 3]"
     ),
     "masks.prefix": masked(masks.prefix, length="int32 [...]"),
-    "masks.from_array": masked(masks.from_array, array="bool [..., S, S]"),
+    "masks.from_array": masked(masks.from_array, array="bool [..., N, S, S]"),
     "masks.from_function": masked(
         lambda groups: masks.from_function(lambda q, k, groups: groups[q] == groups[k], groups),
         groups="int32 [S]",
@@ -244,20 +243,6 @@ SHAPES = {
     "masks: &, | and ~": masked(
         lambda lengths: masks.causal() & masks.lengths(lengths) | ~masks.window(1),
         lengths="int32 [...]",
-    ),
-    "block_mask": shapes(
-        lambda lengths: block_mask(masks.lengths(lengths), SIZE.T, SIZE.S, tile_sizes=(2, 3)),
-        lengths="int32 [...]",
-        returns={"visits": dict.fromkeys(("first", "counts"), "int32 [..., 3]")},
-    ),
-    "BlockMask": shapes(
-        lambda segments, **inputs: attend(
-            **inputs,
-            mask=block_mask(masks.segments(segments, segments), SIZE.S, tile_sizes=(2, 3)),
-        ),
-        **(INPUTS | {"query": "[..., S, N, H]"}),
-        segments="int32 [..., S]",
-        returns="[..., S, N, Hv]",
     ),
     # Score functions.
     "scores.alibi": scored(scores.alibi, slopes="[N]"),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from attention import Dropout, block_mask, masks, rotary, scores
+from attention import Dropout, masks, rotary, scores
 from attention.modules import CacheSpec, Context, CrossAttention, SelfAttention
 from attention.modules.context import DEFAULT_CONTEXT
 from attention.primitives.dropout import keep_factor
@@ -176,13 +176,6 @@ def test_rows_and_columns_of_a_bool_array_are_not_positions(lengths):
     shifted = Context(mask=allowed, lengths=lengths, positions=np.arange(T) + 10)
     module = attention(window=3)
     assert_close(run(module, context=shifted).features, run(module, context=context).features)
-
-
-def test_a_block_mask_is_combined_with_lengths_and_window():
-    module, tiles = attention(window=2), block_mask(masks.causal(), T, tile_sizes=(2, 3))
-    lengths = np.array([2, T])
-    found = run(module, context=Context(mask=tiles, lengths=lengths)).features
-    assert_close(found, run(module, context=Context(mask=tiles.mask, lengths=lengths)).features)
 
 
 def test_lengths_count_tokens_whatever_their_positions():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from attention import block_mask, masks, rotary
+from attention import masks, rotary
 from attention.modules import (
     POSITIONS,
     CacheSpec,
@@ -322,20 +322,6 @@ class TestTranslator:
         for overflowed in ([0, 0, 0], [0, 1, 0], [1, 1, 1]):
             features, cache = decode(cache, self.TARGET[:, :1], np.ones(B, np.int32))
             np.testing.assert_array_equal(np.isnan(features).any((1, 2)), overflowed)
-
-
-def test_a_block_mask_beside_a_cache_is_its_mask():
-    mask, module = masks.window(1, 1), small_attention(SelfAttention)
-    (inputs,) = draw((B, PIECE, D))
-    spec = CacheSpec(batch=(B,), size=PIECE)
-    first, second = (
-        run(module, inputs, Context(mask=each, cache=module.new_cache(spec))).features
-        for each in (mask, block_mask(mask, PIECE, PIECE))
-    )
-    np.testing.assert_array_equal(first, second)
-    model = language_model(decoder_layers=1)
-    given = {"mask": block_mask(mask, PIECE, PIECE), "cache": model.new_cache((B,), PIECE)}
-    jax.eval_shape(lambda m: m(TOKENS[:, :PIECE], **given), model)
 
 
 def read(number=1, *, batch=B, size=7, made_by=None, **options):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from attention import block_mask, masks
+from attention import masks
 from attention.modules import CacheSpec, Context
 from attention.modules.recurrent import RecurrentLayer
 from tests.attention.modules import inputs
@@ -116,7 +116,6 @@ def test_state_starts_anew_in_each_packed_sequence(mask):
     features = call(small(), INPUTS, Context(mask=mask)).features
     assert_close(features[:, :3], call(small(), INPUTS[:, :3], Context()).features)
     assert_close(features[:, 3:], call(small(), INPUTS[:, 3:], Context()).features)
-    assert_close(call(small(), INPUTS, Context(mask=block_mask(mask, T))).features, features)
     # In pieces, the second of which begins a sequence in its middle.
     first = call(small(), INPUTS[:, :2], Context(mask=mask, cache=empty(small())))
     context = Context(mask=mask, cache=first.cache, positions=np.arange(2, T))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from attention import block_mask, masks
+from attention import masks
 from attention.modules import (
     Block,
     Context,
@@ -215,7 +215,7 @@ class TestMasks:
         with pytest.raises(TypeError, match=r"pass score=scores.bias_array\(array\)"):
             apply(decoder, context=replace(CROSS, mask=np.zeros((T, T), np.float32)))
 
-    @pytest.mark.parametrize("shape", [(B, T, S), (B, N, 1, S)], ids=["batch", "heads"])
+    @pytest.mark.parametrize("shape", [(B, 1, T, S), (B, N, 1, S)], ids=["batch", "heads"])
     def test_source_lengths_are_added_to_a_bool_array(self, shape):
         model, allowed = small_translator(), np.arange(S) % 2 == 0
         options = {"source_lengths": LENGTHS}
@@ -224,16 +224,15 @@ class TestMasks:
         mask = masks.from_function(lambda query, key: key % 2 == 0)
         assert_close(ours, call(model, SOURCE, TARGET, encoder_mask=mask, **options).logits)
 
-    def test_the_causal_mask_is_added_to_a_block_mask(self):
+    def test_the_causal_mask_is_added_to_the_mask_of_every_layer(self):
         mask = masks.segments(np.array([0, 0, 1, 1, 1]))
-        tiles = block_mask(mask, T, tile_sizes=(2, 2))
         given = []
 
         def layer(inputs, context):
             given.append(context.mask)
             return inputs
 
-        Decoder(layer)(INPUTS[:, :T], context=Context(mask=tiles))
+        Decoder(layer)(INPUTS[:, :T], context=Context(mask=mask))
         assert given[0](1, 0) and not given[0](0, 1) and not given[0](2, 1)
 
     def test_a_decoder_that_is_not_causal(self):
