@@ -200,7 +200,7 @@ def _packed_tiles(lengths: tuple[int, int]) -> tuple[int, int]:
 
 def _packs_sequences(mask: Mask | None) -> bool:
     """Return whether a mask has one number per position of each example, as `segments` has."""
-    return any(axes == "p" and array.ndim > 1 for array, axes in arrays_of(mask))
+    return any(axes in ("t", "s", "p") and x.ndim > 1 for x, axes in arrays_of(mask))
 
 
 def _equal_tiles(length: int, largest: int) -> int:

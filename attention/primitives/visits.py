@@ -8,7 +8,7 @@ import math
 import jax.numpy as jnp
 from jax import Array
 
-from attention.primitives.masks import Mask, PositionTiles
+from attention.primitives.masks import Mask
 from attention.primitives.pytree_dataclass import array_field, pytree_dataclass
 
 
@@ -65,7 +65,7 @@ def visits_of(
         start = jnp.clip(ranges[0], 0, num_keys) // size
         stop = -(-jnp.clip(mask.key_range(query[:, -1])[1], 0, num_keys) // size)
         return Visits(start, None, jnp.maximum(stop - start, 0))
-    some = mask.tile_bounds(PositionTiles.of(query), PositionTiles.of(key)).any
+    some = mask.tile_bounds(query, key).any
     columns = jnp.argsort(~some, axis=1, stable=True).astype(jnp.int32)
     return Visits(None, columns, some.sum(axis=1, dtype=jnp.int32))
 
