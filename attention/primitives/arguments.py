@@ -25,7 +25,7 @@ from attention.primitives.masks import (
 from attention.primitives.numerics import score_dtype
 from attention.primitives.pytree_dataclass import (
     array_field,
-    batch_shapes,
+    arrays_of,
     pytree_dataclass,
     static,
 )
@@ -132,7 +132,7 @@ def check_arguments(
             mask = view_mask if mask is None else view_mask & mask
     check_shapes(query, key, value)
     *batch, num_queries, num_heads, head_width = query.shape
-    sizes = num_queries, key.shape[-3]
+    num_keys = key.shape[-3]
     if jnp.ndim(0 if scale is None else scale):
         raise ValueError(f"scale is one number for all scores, got shape {jnp.shape(scale)}")
     returning = () if returning is None else returning
@@ -146,13 +146,17 @@ def check_arguments(
     if is_causal:
         mask = causal() if mask is None else causal() & mask
     counted = positions is None
-    query_positions, key_positions = _check_positions(positions, batch, *sizes)
+    query_positions, key_positions = _check_positions(positions, batch, num_queries, num_keys)
+    sizes = {"N": num_heads, "T": num_queries, "S": num_keys}
+    sizes |= {"t": num_queries, "s": num_keys} if counted else {}
     if mask is not None:
-        _check_mask(mask, batch, (num_heads, *sizes), counted)
+        _check_mask(mask, batch, sizes, counted)
     dtype = score_dtype(query, key, value)
     score = () if score is None else score if isinstance(score, tuple | list) else (score,)
     score = score if bias is None else (bias_array(bias), *score)
-    _check_scores(score, batch, (None if heads is not None else num_heads, *sizes), counted)
+    if heads is not None:
+        del sizes["N"]  # the arrays of score functions contain all heads
+    _check_scores(score, batch, sizes)
     score = [part.for_dtype(dtype) for part in score]
     numbers = _check_heads(heads, num_heads)
     if heads is not None:
@@ -243,10 +247,7 @@ def check_names(argument: str, given: Collection[str], known: Sequence[str]) -> 
             one_of(f"each name in {argument}", name, known)
 
 
-def _check_mask(
-    mask: Mask, batch: Sequence[int], sizes: tuple[int, int, int], counted: bool
-) -> None:
-    num_queries, num_keys = sizes[1:]
+def _check_mask(mask: Mask, batch: Sequence[int], sizes: dict[str, int], counted: bool) -> None:
     for leaf in leaves_of(mask):
         is_array = isinstance(leaf, FromArray | PairMask)
         if is_array and batch and leaf.array.ndim == 3 and leaf.array.shape[0] > 1:
@@ -255,29 +256,25 @@ def _check_mask(
                 "write array[:, None] for a mask of each example, [B, 1, T, S], and array[None] "
                 "for a mask of each head, [1, N, T, S]"
             )
-        _check_fits("mask", leaf, batch, sizes, counted or isinstance(leaf, PairMask))
-        if leaf.compares_positions and counted and num_queries != num_keys:
+        _check_fits("mask", leaf, batch, sizes)
+        if leaf.compares_positions and counted and sizes["T"] != sizes["S"]:
             raise ValueError(
-                f"{num_queries} queries and {num_keys} keys do not determine the positions of the "
+                f"{sizes['T']} queries and {sizes['S']} keys do not determine the positions of the "
                 "queries among the keys, which this mask compares: pass "
                 "positions=(query_positions, key_positions)"
             )
 
 
-def _check_fits(
-    name: str,
-    part: Mask | Score,
-    batch: Sequence[int],
-    sizes: tuple[int | None, int, int],
-    by_index: bool,
-) -> None:
-    """Check the arrays of a mask or score; those of positions only if these are indices."""
-    for axes in batch_shapes(part):
-        check_broadcasts(name, axes, batch)
-    axes = ("heads (N)", "queries (T)", "keys (S)")
-    for axis, ours, theirs in zip(axes, part.extent(), sizes, strict=True):
-        if None not in (ours, theirs) and ours != theirs and (by_index or axis == axes[0]):
-            raise ValueError(f"the {name} describes {ours} {axis}, but there are {theirs}")
+def _check_fits(name: str, part: Mask | Score, batch: Sequence[int], sizes: dict[str, int]) -> None:
+    """Check the axes of arrays whose letter has a size; 1 serves any size, but for segments."""
+    words = {"N": "heads (N)", "T": "queries (T)", "S": "keys (S)"}
+    for array, axes in arrays_of(part):
+        check_broadcasts(name, array.shape[: array.ndim - len(axes)], batch)
+        for letter, ours in zip(axes, array.shape[array.ndim - len(axes) :], strict=True):
+            theirs = sizes.get(letter, ours)
+            if ours != theirs and (ours > 1 or axes in ("t", "s")):
+                axis = words[letter.upper()]
+                raise ValueError(f"the {name} describes {ours} {axis}, but there are {theirs}")
 
 
 def _check_positions(
@@ -322,12 +319,7 @@ def _check_heads(heads: ArrayLike | None, num_heads: int) -> Array:
     return heads
 
 
-def _check_scores(
-    given: Sequence[Score],
-    batch: Sequence[int],
-    sizes: tuple[int | None, int, int],
-    counted: bool,
-) -> None:
+def _check_scores(given: Sequence[Score], batch: Sequence[int], sizes: dict[str, int]) -> None:
     for part in given:
         if not isinstance(part, Score):
             raise TypeError(
@@ -335,7 +327,7 @@ def _check_scores(
                 f"{type(part).__name__}: wrap a function in scores.from_function, and an array "
                 "that is added in scores.bias_array"
             )
-        _check_fits("score", part, batch, sizes, counted)
+        _check_fits("score", part, batch, sizes)
 
 
 def _check_dropout(dropout: Dropout | None, batch: Sequence[int]) -> Dropout | None:

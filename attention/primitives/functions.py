@@ -14,7 +14,9 @@ import jax.numpy as jnp
 from jax import Array
 from jax.extend import core
 from jax.extend.core.primitives import jit_p
+from jax.typing import ArrayLike
 
+from attention.primitives.pytree_dataclass import pytree_dataclass, static
 from attention.primitives.vectorize import varying_alike
 
 UNTRACEABLE = (
@@ -91,10 +93,27 @@ def evaluate(
     return read(outvars)
 
 
+@pytree_dataclass
+class Closure:
+    """A program with its arrays: the constants that it closes over, then those that it is given.
+
+    They may have batch axes in front of the axes that they had when it was traced.
+    """
+
+    arrays: tuple[Array, ...]
+    program: Program = static()
+    ranks: tuple[int, ...] = static()
+
+    def __call__(self, *numbers: ArrayLike) -> tuple[Array, ...]:
+        """Return the results of the function, elementwise over numbers that broadcast."""
+        function = jnp.vectorize(lambda *scalars: tuple(self.program(self.arrays, *scalars)))
+        return function(*numbers)
+
+
 def hoist(
     kind: str, function: Callable, scalars: dict[str, Any], arrays: Sequence[Any], returns: str
-) -> tuple[Program, tuple[Array, ...]]:
-    """Trace a function of scalars (name → dtype) and arrays; return what it closes over too.
+) -> Closure:
+    """Trace a function of scalars (name → dtype) and arrays.
 
     Raises:
         TypeError: it takes other arguments, branches on them in Python, or does not return this.
@@ -119,4 +138,5 @@ def hoist(
     kept = object() if constants else function  # the function would keep traced arrays alive
     kept = None if _in_text(closed.jaxpr.eqns) else kept
     program = Program(str(closed.jaxpr), id(kept), kept, len(constants), _parts(closed.jaxpr))
-    return program, constants
+    arrays = *constants, *arrays
+    return Closure(arrays, program, tuple(array.ndim for array in arrays))

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from attention.primitives.arguments import Arguments
-from attention.primitives.masks import Mask, PositionTiles
+from attention.primitives.masks import Mask
 from attention.primitives.pytree_dataclass import (
     array_field,
     arrays_of,
@@ -135,7 +135,7 @@ def _tile_sizes(
     largest = full if mask is None else masked
     # As `segments` has, one number per position of each example. No tile is skipped where the
     # compiler may shard.
-    packs_sequences = any(axes == "p" and array.ndim > 1 for array, axes in arrays_of(mask))
+    packs_sequences = any(axes in ("t", "s", "p") and x.ndim > 1 for x, axes in arrays_of(mask))
     if platform == "cpu" and shards == 1 and packs_sequences:
         largest = _packed_tiles(lengths)
     return tuple(map(_equal_tiles, lengths, largest))
@@ -181,7 +181,7 @@ def visits_of(
         start = jnp.clip(ranges[0], 0, num_keys) // size
         stop = -(-jnp.clip(mask.key_range(query[:, -1])[1], 0, num_keys) // size)
         return Visits(start, None, jnp.maximum(stop - start, 0))
-    some = mask.tile_bounds(PositionTiles.of(query), PositionTiles.of(key)).any
+    some = mask.tile_bounds(query, key).any
     columns = jnp.argsort(~some, axis=1, stable=True).astype(jnp.int32)
     return Visits(None, columns, some.sum(axis=1, dtype=jnp.int32))
 

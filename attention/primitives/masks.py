@@ -8,10 +8,10 @@ Arrays inside a mask may have leading batch axes, which makes it one mask for a 
 `causal() & lengths(jnp.array([3, 5]))` serves two examples. To make a batch of masks of a
 function, map its construction: `jax.vmap(lambda ids: from_function(f, ids))(batch_of_ids)`.
 
-Each picture below has query positions 0 to 5 as rows and key positions 0 to 5 as columns.
+Each picture below has query positions 0 to 3 as rows and key positions 0 to 3 as columns.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import fields, replace
 from operator import index
 from typing import ClassVar, NamedTuple
@@ -22,7 +22,7 @@ import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
-from attention.primitives.functions import Program, hoist
+from attention.primitives.functions import Closure, hoist
 from attention.primitives.pytree_dataclass import (
     array_field,
     arrays_of,
@@ -36,28 +36,15 @@ from attention.primitives.vectorize import over_batch
 INT32 = jnp.iinfo(jnp.int32)
 
 
-class PositionTiles(NamedTuple):
-    """The positions of tiles of queries or keys `[tiles, size]`, and the bounds of each tile."""
-
-    positions: Array
-    low: Array
-    high: Array
-
-    @classmethod
-    def of(cls, positions: Array) -> "PositionTiles":
-        """Compute the bounds of positions `[tiles, size]`."""
-        return cls(positions, positions.min(axis=-1), positions.max(axis=-1))
-
-
 class PositionRange(NamedTuple):
-    """The lowest and the highest position of one tile of queries or keys, int32 numbers."""
+    """The lowest and the highest position of a tile of queries or keys, int32."""
 
     low: Array
     high: Array
 
 
 class TileBounds(NamedTuple):
-    """Conservative bounds per tile, bool `[query tiles, key tiles]`, or of one pair of tiles.
+    """Conservative bounds per pair of tiles, bool `[query tiles, key tiles]`, or of one pair.
 
     `any` False = fully masked; `all` True = fully visible.
     """
@@ -85,12 +72,8 @@ class Mask:
         Raises:
             ValueError: the mask has batch axes.
         """
-        for axes in batch_shapes(self):
-            if axes:
-                raise ValueError(
-                    f"this mask is for a batch of {axes}: use it in attend, or lift the call with "
-                    "jax.vmap"
-                )
+        if any(batch := batch_shapes(self)):
+            raise ValueError(f"this mask is for a batch of {max(batch)}: use attend or jax.vmap")
         return self._allows(query_position, key_position)
 
     def _allows(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
@@ -98,16 +81,11 @@ class Mask:
         start, stop = self.key_range(jnp.asarray(query_position, jnp.int32))
         return (key_position >= start) & (key_position < stop)
 
-    def extent(self) -> tuple[int | None, int | None, int | None]:
-        """Return the numbers of heads, queries and keys that it describes; None = any number."""
-        return None, None, None
-
     def key_range(self, query_position: Array) -> tuple[Array, Array] | None:
         """Return the visible keys of each query as an interval `[start, stop)` of positions.
 
         None if they may not be one. Neither bound may decrease as the query position grows.
         """
-        del query_position
 
     def band(self) -> tuple[int, int] | None:
         """Return (before, after) if no key further from the query is visible; None if unknown.
@@ -123,32 +101,29 @@ class Mask:
         Args:
             positions: of the queries `[T]` and keys `[S]`; None if both count from 0.
         """
-        parts = {part.name: getattr(self, part.name) for part in fields(self)}
-        parts = {k: x.by_index(positions) for k, x in parts.items() if isinstance(x, Mask)}
-        return replace(self, **parts) if parts else self
+        inner = {name: part.by_index(positions) for name, part in _inner(self).items()}
+        return replace(self, **inner) if inner else self
 
-    def tile_bounds(self, query: PositionTiles, key: PositionTiles) -> TileBounds:
+    def tile_bounds(self, query: Array, key: Array) -> TileBounds:
         """Return which tiles may contain a visible pair, and which contain only visible pairs.
 
-        Computed from `key_range` where it is known. Masks that can derive it otherwise override
-        this; for any other, every pair is evaluated once, one tile after another.
+        Query and key are the int32 positions of tiles `[tiles, size]`. The bounds are computed from
+        `key_range` where it is known. Masks that can derive them otherwise override this; for any
+        other, every pair is evaluated once, one tile after another.
         """
-        if (ranges := self.key_range(query.low)) is not None:
-            (start, least_stop), (most_start, stop) = ranges, self.key_range(query.high)
-            low, high = key.low[None, :], key.high[None, :]
+        rows, columns = _ranges(query, key)
+        if (ranges := self.key_range(rows.low)) is not None:
+            (start, least_stop), (most_start, stop) = ranges, self.key_range(rows.high)
             return TileBounds(
-                (high >= start[:, None]) & (low < stop[:, None]),
-                (low >= most_start[:, None]) & (high < least_stop[:, None]),
+                (columns.high >= start) & (columns.low < stop),
+                (columns.low >= most_start) & (columns.high < least_stop),
             )
 
-        def tile(query_tile: Array, key_tile: Array) -> TileBounds:
+        def of_tile(query_tile: Array, key_tile: Array) -> TileBounds:
             allowed = self(query_tile[:, None], key_tile[None, :])
             return TileBounds(allowed.any(), allowed.all())
 
-        def row(query_tile: Array) -> TileBounds:
-            return jax.lax.map(lambda key_tile: tile(query_tile, key_tile), key.positions)
-
-        return jax.lax.map(row, query.positions)
+        return jax.lax.map(lambda row: jax.lax.map(lambda tile: of_tile(row, tile), key), query)
 
     def __and__(self, other: "Mask | ArrayLike") -> "Mask":
         """Return the mask that allows what both allow; a bool array is wrapped in `from_array`.
@@ -156,19 +131,22 @@ class Mask:
         Raises:
             ValueError: `cu_seqlens` of other keys than queries, and a mask that compares positions.
         """
-        return _both(self, _operand(other))
-
-    def __rand__(self, other: ArrayLike) -> "Mask":
-        """Return the mask that allows what a bool array and this mask allow."""
-        return _both(_operand(other), self)
+        other = _operand(other)
+        leaves = [*leaves_of(self), *leaves_of(other)]
+        compares = any(leaf.compares_positions for leaf in leaves)
+        if compares and any(isinstance(leaf, CuSeqlens) and leaf.own_keys for leaf in leaves):
+            raise ValueError(
+                "cu_seqlens with key_offsets gives a sequence other positions among the keys than "
+                "among the queries, so no mask can compare them: pass causal=True to cu_seqlens, "
+                "or no key_offsets if both are the same"
+            )
+        return And(self, other)
 
     def __or__(self, other: "Mask | ArrayLike") -> "Mask":
         """Return the mask that allows what either allows; as `&` for a bool array."""
         return Or(self, _operand(other))
 
-    def __ror__(self, other: ArrayLike) -> "Mask":
-        """Return the mask that allows what a bool array or this mask allows."""
-        return Or(_operand(other), self)
+    __rand__, __ror__ = __and__, __or__
 
     def __invert__(self) -> "Mask":
         """Return the mask that allows what this one forbids."""
@@ -183,28 +161,30 @@ def _operand(other: Mask | ArrayLike) -> Mask:
     return other if isinstance(other, Mask) else from_array(other)
 
 
-def _both(left: Mask, right: Mask) -> Mask:
-    leaves = [*leaves_of(left), *leaves_of(right)]
-    compares = any(leaf.compares_positions for leaf in leaves)
-    if compares and any(isinstance(leaf, CuSeqlens) and leaf.own_keys for leaf in leaves):
-        raise ValueError(
-            "cu_seqlens with key_offsets gives a sequence other positions among the keys than "
-            "among the queries, so no mask can compare them: pass causal=True to cu_seqlens, "
-            "or no key_offsets if both are the same"
-        )
-    return And(left, right)
+def _inner(mask: Mask) -> dict[str, Mask]:
+    """Return the masks that a mask is composed of, by the names of its fields."""
+    parts = {part.name: getattr(mask, part.name) for part in fields(mask)}
+    return {name: part for name, part in parts.items() if isinstance(part, Mask)}
+
+
+def leaves_of(mask: Mask) -> list[Mask]:
+    """Return the masks of an expression that are not composed of other masks."""
+    return [leaf for part in _inner(mask).values() for leaf in leaves_of(part)] or [mask]
+
+
+def _ranges(query: Array, key: Array) -> tuple[PositionRange, PositionRange]:
+    """Return the ranges of tiles of queries `[query tiles, 1]` and of keys `[1, key tiles]`."""
+    return tuple(PositionRange(x.min(axis=-1), x.max(axis=-1)) for x in (query[:, None], key[None]))
 
 
 def full() -> Mask:
     """Allow every pair. Position 2³¹ - 1, that of empty slots of a cache, is no key.
 
-    >>> print(picture(full(), 6))
-    1 1 1 1 1 1
-    1 1 1 1 1 1
-    1 1 1 1 1 1
-    1 1 1 1 1 1
-    1 1 1 1 1 1
-    1 1 1 1 1 1
+    >>> print(picture(full(), 4))
+    1 1 1 1
+    1 1 1 1
+    1 1 1 1
+    1 1 1 1
     """
     return Window(None, None)
 
@@ -212,13 +192,11 @@ def full() -> Mask:
 def causal() -> Mask:
     """Allow keys that are not in the future: key position <= query position.
 
-    >>> print(picture(causal(), 6))
-    1 0 0 0 0 0
-    1 1 0 0 0 0
-    1 1 1 0 0 0
-    1 1 1 1 0 0
-    1 1 1 1 1 0
-    1 1 1 1 1 1
+    >>> print(picture(causal(), 4))
+    1 0 0 0
+    1 1 0 0
+    1 1 1 0
+    1 1 1 1
     """
     return Window(None, 0)
 
@@ -228,13 +206,11 @@ def window(before: int | None, after: int | None = 0) -> Mask:
 
     None = any number of positions: `window(None, 0)` is causal.
 
-    >>> print(picture(window(before=2, after=1), 6))
-    1 1 0 0 0 0
-    1 1 1 0 0 0
-    1 1 1 1 0 0
-    0 1 1 1 1 0
-    0 0 1 1 1 1
-    0 0 0 1 1 1
+    >>> print(picture(window(before=2, after=1), 4))
+    1 1 0 0
+    1 1 1 0
+    1 1 1 1
+    0 1 1 1
     """
     if min(index(reach or 0) for reach in (before, after)) < 0:
         raise ValueError(f"a window reaches 0 or more positions, got {before=} and {after=}")
@@ -251,11 +227,6 @@ class Window(Mask):
     @property
     def compares_positions(self) -> bool:
         return (self.before, self.after) != (None, None)
-
-    def _allows(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
-        start, stop = self.key_range(jnp.asarray(query_position, jnp.int32))
-        allowed = jnp.less(key_position, stop)
-        return allowed if self.before is None else allowed & (start <= key_position)
 
     def key_range(self, query_position: Array) -> tuple[Array, Array]:
         start, stop = (jnp.full_like(query_position, end) for end in (INT32.min, INT32.max))
@@ -282,13 +253,11 @@ def lengths(lengths: ArrayLike, *, query_lengths: ArrayLike | None = None) -> Ma
     Raises:
         ValueError: known lengths below 0.
 
-    >>> print(picture(lengths(4), 6))
-    1 1 1 1 0 0
-    1 1 1 1 0 0
-    1 1 1 1 0 0
-    1 1 1 1 0 0
-    1 1 1 1 0 0
-    1 1 1 1 0 0
+    >>> print(picture(lengths(3), 4))
+    1 1 1 0
+    1 1 1 0
+    1 1 1 0
+    1 1 1 0
     """
     keys = Lengths(_checked_lengths("lengths", lengths))
     if query_lengths is None:
@@ -320,13 +289,10 @@ class QueryLengths(Mask):
 
     lengths: Array = array_field("")
 
-    def _allows(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
-        query_position, key_position = jnp.broadcast_arrays(query_position, key_position)
-        return (query_position >= 0) & (query_position < self.lengths)
-
-    def tile_bounds(self, query: PositionTiles, key: PositionTiles) -> TileBounds:
-        rows = Lengths(self.lengths).tile_bounds(key, query)
-        return TileBounds(rows.any.T, rows.all.T)
+    def key_range(self, query_position: Array) -> tuple[Array, Array]:
+        # All keys, or an empty interval: before all keys or after them.
+        start = jnp.where(query_position < self.lengths, INT32.min, INT32.max)
+        return start, jnp.where(query_position < 0, INT32.min, INT32.max)
 
 
 def segments(query_segments: ArrayLike, key_segments: ArrayLike | None = None) -> Mask:
@@ -336,13 +302,11 @@ def segments(query_segments: ArrayLike, key_segments: ArrayLike | None = None) -
         query_segments: integers `[..., T]`, the segment of each query position.
         key_segments: integers `[..., S]`; the same as the queries' by default.
 
-    >>> print(picture(segments([7, 7, 7, 8, 8, 9]), 6))
-    1 1 1 0 0 0
-    1 1 1 0 0 0
-    1 1 1 0 0 0
-    0 0 0 1 1 0
-    0 0 0 1 1 0
-    0 0 0 0 0 1
+    >>> print(picture(segments([7, 7, 8, 9]), 4))
+    1 1 0 0
+    1 1 0 0
+    0 0 1 0
+    0 0 0 1
     """
     query_segments = to_int32("query_segments", query_segments, 1)
     if key_segments is None:
@@ -354,29 +318,22 @@ def segments(query_segments: ArrayLike, key_segments: ArrayLike | None = None) -
 class Segments(Mask):
     """The mask that `segments` makes."""
 
-    query_segments: Array = array_field("p")
-    key_segments: Array = array_field("p")
+    query_segments: Array = array_field("t")
+    key_segments: Array = array_field("s")
 
     def _allows(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
         same = _at(self.query_segments, query_position) == _at(self.key_segments, key_position)
         known = _within(query_position, self.query_segments.shape[-1])
         return same & known & _within(key_position, self.key_segments.shape[-1])
 
-    def tile_bounds(self, query: PositionTiles, key: PositionTiles) -> TileBounds:
-        _, num_queries, num_keys = self.extent()
-        ours = PositionTiles.of(_at(self.query_segments, query.positions))
-        theirs = PositionTiles.of(_at(self.key_segments, key.positions))
-        low = jnp.maximum(ours.low[:, None], theirs.low[None, :])
-        high = jnp.minimum(ours.high[:, None], theirs.high[None, :])
-        # One segment on both sides: the larger of the two ranges is a single number.
-        widest = jnp.minimum(ours.low[:, None], theirs.low[None, :])
-        one = widest == jnp.maximum(ours.high[:, None], theirs.high[None, :])
-        rows = _within(query.low, num_queries) & _within(query.high, num_queries)
-        columns = _within(key.low, num_keys) & _within(key.high, num_keys)
-        return TileBounds(low <= high, one & rows[:, None] & columns[None, :])
-
-    def extent(self) -> tuple[None, int, int]:
-        return None, self.query_segments.shape[-1], self.key_segments.shape[-1]
+    def tile_bounds(self, query: Array, key: Array) -> TileBounds:
+        rows, columns = _ranges(query, key)
+        ours, theirs = _ranges(_at(self.query_segments, query), _at(self.key_segments, key))
+        overlap = jnp.maximum(ours.low, theirs.low) <= jnp.minimum(ours.high, theirs.high)
+        same = jnp.minimum(ours.low, theirs.low) == jnp.maximum(ours.high, theirs.high)
+        known = (rows.low >= 0) & (rows.high < self.query_segments.shape[-1])
+        known &= (columns.low >= 0) & (columns.high < self.key_segments.shape[-1])
+        return TileBounds(overlap, same & known)
 
 
 def cu_seqlens(
@@ -394,16 +351,13 @@ def cu_seqlens(
             sequence: its last query may attend to all its keys.
 
     Raises:
-        ValueError: fewer than 2 offsets, or other numbers of them; known offsets that decrease or
-            do not begin with 0.
+        ValueError: different numbers of offsets; known ones that decrease or do not begin with 0.
 
-    >>> print(picture(cu_seqlens([0, 3, 5, 6]), 6))
-    1 1 1 0 0 0
-    1 1 1 0 0 0
-    1 1 1 0 0 0
-    0 0 0 1 1 0
-    0 0 0 1 1 0
-    0 0 0 0 0 1
+    >>> print(picture(cu_seqlens([0, 2, 3, 4]), 4))
+    1 1 0 0
+    1 1 0 0
+    0 0 1 0
+    0 0 0 1
     """
     query_offsets = _checked_offsets("query_offsets", query_offsets)
     if key_offsets is None:
@@ -419,19 +373,8 @@ def cu_seqlens(
 
 def _checked_offsets(name: str, given: ArrayLike) -> Array:
     offsets, known = to_int32(name, given, 1), _known(given)
-    if offsets.shape[-1] < 2:
-        raise ValueError(
-            f"{name} are the starts of sequences and the last end, so 2 or more, got "
-            f"{offsets.shape[-1]}"
-        )
-    if known is not None and known[..., 0].any():
-        first = known[..., 0]
-        raise ValueError(f"{name} are cumulative, so the first is 0, got {first[first != 0][0]}")
-    if known is not None and (falls := known[..., 1:] < known[..., :-1]).any():
-        raise ValueError(
-            f"{name} are cumulative, so they never decrease, but {known[..., 1:][falls][0]} "
-            f"follows {known[..., :-1][falls][0]}"
-        )
+    if known is not None and (known[..., 0].any() or (known[..., 1:] < known[..., :-1]).any()):
+        raise ValueError(f"{name} are cumulative: 0 first and never decreasing, got {known}")
     return offsets
 
 
@@ -446,12 +389,9 @@ class CuSeqlens(Mask):
 
     def key_range(self, query_position: Array) -> tuple[Array, Array]:
         sequence = jnp.searchsorted(self.query_offsets, query_position, side="right")
-        num_offsets = self.key_offsets.shape[-1]
-        start = _at(self.key_offsets, jnp.where(sequence > 0, sequence - 1, 0))
-        stop = _at(self.key_offsets, jnp.minimum(sequence, num_offsets - 1))
-        start = jnp.where(sequence > 0, start, stop)
+        start, stop = _at(self.key_offsets, sequence - 1), _at(self.key_offsets, sequence)
         if self.causal:
-            after = _at(self.query_offsets, jnp.minimum(sequence, num_offsets - 1)) - query_position
+            after = _at(self.query_offsets, sequence) - query_position
             stop = jnp.clip(stop - after + 1, start, stop)
         return start, stop
 
@@ -462,13 +402,11 @@ def prefix(length: ArrayLike) -> Mask:
     Args:
         length: integers `[...]`, the length of the prefix of each example.
 
-    >>> print(picture(prefix(3), 6))
-    1 1 1 0 0 0
-    1 1 1 0 0 0
-    1 1 1 0 0 0
-    1 1 1 1 0 0
-    1 1 1 1 1 0
-    1 1 1 1 1 1
+    >>> print(picture(prefix(2), 4))
+    1 1 0 0
+    1 1 0 0
+    1 1 1 0
+    1 1 1 1
     """
     return Lengths(_checked_lengths("length", length)) | causal()
 
@@ -478,13 +416,11 @@ def block(size: int) -> Mask:
 
     `block(size) | causal()` is causal over blocks and full inside each block.
 
-    >>> print(picture(block(2), 6))
-    1 1 0 0 0 0
-    1 1 0 0 0 0
-    0 0 1 1 0 0
-    0 0 1 1 0 0
-    0 0 0 0 1 1
-    0 0 0 0 1 1
+    >>> print(picture(block(2), 4))
+    1 1 0 0
+    1 1 0 0
+    0 0 1 1
+    0 0 1 1
     """
     size = index(size)
     if size < 1:
@@ -519,14 +455,12 @@ def from_array(array: ArrayLike) -> Mask:
         array: bool `[T, S]`, or with as many axes as the weights of `attend`, `[..., N, T, S]`,
             where each size may be 1.
 
-    >>> array = jnp.zeros((6, 6), bool).at[jnp.array([1, 4]), jnp.array([5, 0])].set(True)
-    >>> print(picture(from_array(array), 6))
-    0 0 0 0 0 0
-    0 0 0 0 0 1
-    0 0 0 0 0 0
-    0 0 0 0 0 0
-    1 0 0 0 0 0
-    0 0 0 0 0 0
+    >>> array = jnp.zeros((4, 4), bool).at[jnp.array([1, 2]), jnp.array([3, 0])].set(True)
+    >>> print(picture(from_array(array), 4))
+    0 0 0 0
+    0 0 0 1
+    1 0 0 0
+    0 0 0 0
     """
     return FromArray(_bool_array(array))
 
@@ -535,28 +469,27 @@ def from_array(array: ArrayLike) -> Mask:
 class FromArray(Mask):
     """The mask that `from_array` makes."""
 
-    array: Array = array_field("Npp")
+    array: Array = array_field("Nts")
 
     def _allows(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
-        array, known, at = self.array[0], True, []
-        for size, position in zip(array.shape, (query_position, key_position), strict=True):
-            at.append(position if size > 1 else jnp.zeros_like(position))
-            known &= _within(position, size) if size > 1 else True
-        return _at(array, *at) & known
+        array = self.array[0]
+        sizes = zip((query_position, key_position), array.shape, strict=True)
+        return _entries(array, *(x if size > 1 else jnp.zeros_like(x) for x, size in sizes))
 
-    def extent(self) -> tuple[int | None, int | None, int | None]:
-        return tuple(size if size > 1 else None for size in self.array.shape[-3:])
-
-    def by_index(self, positions: tuple[Array, Array] | None) -> Mask:
+    def by_index(self, positions: tuple[Array, Array] | None) -> "PairMask":
         array = self.array
         for axis, at in zip((1, 2), positions or (), strict=False):
-            if (size := array.shape[axis]) > 1:
-                within = jnp.expand_dims(_within(at, size), (0, 3 - axis))
-                array = jnp.take(array, at, axis, mode="clip") & within
+            if array.shape[axis] > 1:
+                array = _entries(array, *[slice(None)] * axis, at)
         return PairMask(array)
 
 
-def pair_mask(array: ArrayLike) -> Mask:
+def _entries(array: Array, *at: ArrayLike | slice) -> Array:
+    """Return the entries of a bool array at these positions; False outside of it."""
+    return array.at[at].get(mode="fill", fill_value=False, wrap_negative_indices=False)
+
+
+def pair_mask(array: ArrayLike) -> "PairMask":
     """Allow the pairs where a bool array at [query, key], by index, is True; as `from_array`."""
     return PairMask(_bool_array(array))
 
@@ -570,23 +503,16 @@ class PairMask(Mask):
     def _allows(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
         return self.array[0]
 
-    def extent(self) -> tuple[int | None, int | None, int | None]:
-        return tuple(size if size > 1 else None for size in self.array.shape[-3:])
+    def tile_bounds(self, query: Array, key: Array) -> TileBounds:
+        (rows, height), (columns, width) = query.shape, key.shape
+        _, num_queries, num_keys = self.array.shape
+        missing = (0, rows * height - num_queries), (0, columns * width - num_keys)
 
-    def tile_bounds(self, query: PositionTiles, key: PositionTiles) -> TileBounds:
-        some, every = self.array.any(axis=0), self.array.all(axis=0)
-        for axis, (tiles, size) in enumerate((query.positions.shape, key.positions.shape)):
-            some, every = (_over_tiles(x, axis, tiles, size) for x in (some, every))
-            some, every = some.any(axis=axis + 1), every.all(axis=axis + 1)
-        return TileBounds(some, every)
+        def tiles(pairs: Array) -> Array:  # the last ones repeat the last entry
+            return jnp.pad(pairs, missing, mode="edge").reshape(rows, height, columns, width)
 
-
-def _over_tiles(array: Array, axis: int, tiles: int, size: int) -> Array:
-    """Cut an axis into `[tiles, size]`; the last tile repeats the last entry."""
-    widths = [(0, 0)] * array.ndim
-    widths[axis] = (0, tiles * size - array.shape[axis])
-    array = jnp.pad(array, widths, mode="edge")
-    return array.reshape(*array.shape[:axis], tiles, size, *array.shape[axis + 1 :])
+        some, every = tiles(self.array.any(axis=0)), tiles(self.array.all(axis=0))
+        return TileBounds(some.any(axis=(1, 3)), every.all(axis=(1, 3)))
 
 
 def from_function(
@@ -612,57 +538,44 @@ def from_function(
     Raises:
         TypeError: a function that does not take these arguments, or returns anything else.
 
-    >>> print(picture(from_function(lambda query, key: (query - key) % 3 == 0), 6))
-    1 0 0 1 0 0
-    0 1 0 0 1 0
-    0 0 1 0 0 1
-    1 0 0 1 0 0
-    0 1 0 0 1 0
-    0 0 1 0 0 1
+    >>> print(picture(from_function(lambda query, key: (query - key) % 3 == 0), 4))
+    1 0 0 1
+    0 1 0 0
+    0 0 1 0
+    1 0 0 1
     """
-    given = tuple(map(jnp.asarray, arrays))
+    arrays = tuple(map(jnp.asarray, arrays))
     scalars = dict.fromkeys(("query_position", "key_position"), jnp.int32)
-    program, arrays = hoist("mask", function, scalars, given, "bool[]")
-    arrays, bounds = (*arrays, *given), None
-    if tile_bounds is not None:
+    predicate = hoist("mask", function, scalars, arrays, "bool[]")
+    if tile_bounds is None:
+        return FromFunction(predicate, None)
 
-        def of_numbers(*numbers: Array) -> TileBounds:
-            query, key, rest = numbers[:2], numbers[2:4], numbers[4:]
-            return tile_bounds(PositionRange(*query), PositionRange(*key), *rest)
+    def of_numbers(*numbers: Array) -> TileBounds:
+        query, key, rest = numbers[:2], numbers[2:4], numbers[4:]
+        return tile_bounds(PositionRange(*query), PositionRange(*key), *rest)
 
-        scalars = dict.fromkeys(("query.low", "query.high", "key.low", "key.high"), jnp.int32)
-        bounds, own = hoist("tile_bounds", of_numbers, scalars, given, "bool[], bool[]")
-        arrays = *arrays, *own
-    return FromFunction(arrays, program, tuple(array.ndim for array in arrays), bounds)
+    scalars = dict.fromkeys(("query.low", "query.high", "key.low", "key.high"), jnp.int32)
+    bounds = hoist("tile_bounds", of_numbers, scalars, arrays, "bool[], bool[]")
+    return FromFunction(predicate, bounds)
 
 
 @pytree_dataclass
 class FromFunction(Mask):
-    """The mask that `from_function` makes.
+    """The mask that `from_function` makes."""
 
-    Its arrays are the constants of the program, those given, and the constants of the bounds.
-    """
-
-    arrays: tuple[Array, ...]
-    program: Program = static()
-    ranks: tuple[int, ...] = static()
-    bounds: Program | None = static()
+    predicate: Closure
+    bounds: Closure | None
     compares_positions = True
 
     def _allows(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
-        stop = len(self.arrays) - (self.bounds.num_constants if self.bounds else 0)
-        arrays = self.arrays[:stop]
-        program = jnp.vectorize(lambda *scalars: self.program(arrays, *scalars)[0])
-        return program(*(jnp.asarray(x, jnp.int32) for x in (query_position, key_position)))
+        positions = (jnp.asarray(x, jnp.int32) for x in (query_position, key_position))
+        return self.predicate(*positions)[0]
 
-    def tile_bounds(self, query: PositionTiles, key: PositionTiles) -> TileBounds:
+    def tile_bounds(self, query: Array, key: Array) -> TileBounds:
         if self.bounds is None:
             return super().tile_bounds(query, key)
-        start, stop = self.program.num_constants, len(self.arrays) - self.bounds.num_constants
-        arrays = *self.arrays[stop:], *self.arrays[start:stop]
-        program = jnp.vectorize(lambda *scalars: tuple(self.bounds(arrays, *scalars)))
-        rows, columns = (x[:, None] for x in query[1:]), (x[None, :] for x in key[1:])
-        return TileBounds(*program(*rows, *columns))
+        rows, columns = _ranges(query, key)
+        return TileBounds(*self.bounds(*rows, *columns))
 
 
 @pytree_dataclass
@@ -685,7 +598,7 @@ class And(Mask):
         bands = [band for band in (self.left.band(), self.right.band()) if band is not None]
         return tuple(map(min, *bands)) if len(bands) == 2 else next(iter(bands), None)
 
-    def tile_bounds(self, query: PositionTiles, key: PositionTiles) -> TileBounds:
+    def tile_bounds(self, query: Array, key: Array) -> TileBounds:
         left, right = self.left.tile_bounds(query, key), self.right.tile_bounds(query, key)
         return TileBounds(left.any & right.any, left.all & right.all)
 
@@ -700,7 +613,7 @@ class Or(Mask):
     def _allows(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
         return self.left(query_position, key_position) | self.right(query_position, key_position)
 
-    def tile_bounds(self, query: PositionTiles, key: PositionTiles) -> TileBounds:
+    def tile_bounds(self, query: Array, key: Array) -> TileBounds:
         left, right = self.left.tile_bounds(query, key), self.right.tile_bounds(query, key)
         return TileBounds(left.any | right.any, left.all | right.all)
 
@@ -714,19 +627,9 @@ class Not(Mask):
     def _allows(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
         return ~self.inner(query_position, key_position)
 
-    def tile_bounds(self, query: PositionTiles, key: PositionTiles) -> TileBounds:
+    def tile_bounds(self, query: Array, key: Array) -> TileBounds:
         bounds = self.inner.tile_bounds(query, key)
         return TileBounds(~bounds.all, ~bounds.any)
-
-
-def leaves_of(mask: Mask) -> Iterator[Mask]:
-    """Yield the masks of an expression that are not composed of other masks."""
-    parts = [getattr(mask, part.name) for part in fields(mask)]
-    parts = [part for part in parts if isinstance(part, Mask)]
-    for part in parts:
-        yield from leaves_of(part)
-    if not parts:
-        yield mask
 
 
 def has_heads(mask: Mask) -> bool:
@@ -754,11 +657,9 @@ def to_array(mask: Mask, queries: int | ArrayLike, keys: int | ArrayLike | None 
     >>> to_array(causal(), 2, 3).tolist()
     [[True, False, False], [True, True, False]]
     """
-    positions = [
-        np.arange(given, dtype=np.int32) if isinstance(given, int) else to_int32(name, given, 1)
-        for name, given in (("queries", queries), ("keys", queries if keys is None else keys))
-    ]
-    at = Positions(*positions)
+    given = queries, queries if keys is None else keys
+    queries, keys = (np.arange(x, dtype=np.int32) if isinstance(x, int) else x for x in given)
+    trees = mask, Positions(to_int32("queries", queries, 1), to_int32("keys", keys, 1))
 
     def example(mask: Mask, at: Positions) -> Array:
         def one_head(mask: Mask) -> Array:
@@ -771,7 +672,7 @@ def to_array(mask: Mask, queries: int | ArrayLike, keys: int | ArrayLike | None 
         axes = map_arrays(mask, lambda x, axes: 0 if axes[:1] == "N" and x.shape[0] > 1 else None)
         return jax.vmap(one_head, in_axes=(axes,))(mask)
 
-    return over_batch(example, (mask, at), jnp.broadcast_shapes(*batch_shapes((mask, at))))
+    return over_batch(example, trees, jnp.broadcast_shapes(*batch_shapes(trees)))
 
 
 def picture(mask: Mask, num_queries: int, num_keys: int | None = None) -> str:
@@ -787,19 +688,12 @@ def picture(mask: Mask, num_queries: int, num_keys: int | None = None) -> str:
 
 
 def _bool_array(array: ArrayLike) -> Array:
-    """Return the array of a mask with at least three axes `[N, T, S]`.
-
-    Raises:
-        TypeError: not bool.
-        ValueError: fewer than two axes.
-    """
-    if callable(array):
+    """Check the array of a mask, and return it with at least three axes `[N, T, S]`."""
+    if callable(array) or not (hasattr(array, "dtype") or isinstance(array, list | tuple)):
         raise TypeError(
-            "a mask is a masks.Mask or a bool array, got a function: call it if it makes a mask, "
+            f"a mask is a masks.Mask or a bool array, got {array!r}: call it if it makes a mask, "
             "as in masks.causal(), or wrap a predicate in masks.from_function"
         )
-    if not hasattr(array, "dtype") and not isinstance(array, list | tuple):
-        raise TypeError(f"a mask is a masks.Mask or a bool array, got {array!r}")
     array = jnp.asarray(array)
     if array.dtype != bool:
         raise TypeError(
@@ -816,12 +710,7 @@ def _bool_array(array: ArrayLike) -> Array:
 
 
 def to_int32(name: str, given: ArrayLike, rank: int) -> Array:
-    """Return integers as int32; traced int64 numbers outside its range become its bounds.
-
-    Raises:
-        TypeError: not integers.
-        ValueError: fewer than `rank` axes; known numbers outside int32.
-    """
+    """Return integers with `rank` or more axes as int32; traced ones outside it are clipped."""
     on_device = any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(given))
     with jax.enable_x64(True):  # otherwise int64 numbers would be cut before they are checked
         # Known numbers are checked by NumPy: each operation of jax compiles a program per shape.
@@ -843,10 +732,9 @@ def to_int32(name: str, given: ArrayLike, rank: int) -> Array:
 
 def _known(given: ArrayLike) -> np.ndarray | None:
     """Return numbers whose values are known; None if they are traced or on other processes."""
-    for leaf in jax.tree.leaves(given):
-        is_tracer = isinstance(leaf, jax.core.Tracer)
-        if is_tracer or (isinstance(leaf, jax.Array) and not leaf.is_fully_addressable):
-            return None
+    arrays = [leaf for leaf in jax.tree.leaves(given) if isinstance(leaf, jax.Array)]
+    if any(isinstance(x, jax.core.Tracer) or not x.is_fully_addressable for x in arrays):
+        return None
     return np.asarray(given)
 
 
@@ -854,5 +742,6 @@ def _within(position: ArrayLike, size: int) -> Array:
     return jnp.greater_equal(position, 0) & jnp.less(position, size)
 
 
-def _at(array: Array, *positions: ArrayLike) -> Array:
-    return array.at[positions].get(mode="clip")
+def _at(array: Array, position: ArrayLike) -> Array:
+    """Return the entries at these positions; outside of the array, the nearest entry."""
+    return array.at[position].get(mode="clip", wrap_negative_indices=False)

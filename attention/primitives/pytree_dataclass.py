@@ -1,7 +1,8 @@
 """Frozen dataclasses that are pytrees: the form of masks, scores, caches and arguments.
 
 Each array field declares its axes for one example; further leading axes are batch axes. The letters
-T, S, N and K are the axes of `attend`; any other letter is an axis that nothing maps over or cuts.
+T, S, N and K are the axes of `attend`, t and s those that positions index; any other letter is an
+axis that nothing maps over or cuts.
 """
 
 import functools

@@ -9,8 +9,7 @@ arrays receive gradients. They may have leading batch axes.
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import jax
 import jax.numpy as jnp
@@ -18,13 +17,8 @@ from jax import Array
 from jax.sharding import AxisType, PartitionSpec
 from jax.typing import ArrayLike
 
-from attention.primitives.functions import Program, hoist
-from attention.primitives.pytree_dataclass import (
-    array_field,
-    map_arrays,
-    pytree_dataclass,
-    static,
-)
+from attention.primitives.functions import Closure, hoist
+from attention.primitives.pytree_dataclass import array_field, map_arrays, pytree_dataclass, static
 
 
 class Score:
@@ -36,22 +30,13 @@ class Score:
     """
 
     def __call__(
-        self,
-        scores: Array,
-        query_position: ArrayLike,
-        key_position: ArrayLike,
-        head: ArrayLike,
+        self, scores: Array, query_position: ArrayLike, key_position: ArrayLike, head: ArrayLike
     ) -> Array:
         """The new scores, from arrays that broadcast."""
         raise NotImplementedError
 
-    def extent(self) -> tuple[int | None, int | None, int | None]:
-        """Return the numbers of heads, queries and keys that it describes; None = any number."""
-        return None, None, None
-
     def for_dtype(self, dtype: jnp.dtype) -> "Score":
         """Return the score function for scores of a dtype, with every array in a field."""
-        del dtype
         return self
 
     def for_heads(self, heads: Array) -> "Score":
@@ -74,7 +59,6 @@ class Score:
 
     def by_index(self, positions: tuple[Array, Array] | None) -> "Score":
         """Return it with arrays of pairs indexed by query and key, as `Mask.by_index`."""
-        del positions
         return self
 
 
@@ -113,9 +97,6 @@ class Alibi(Score):
         distance = jnp.abs(jnp.subtract(query_position, key_position))
         return scores - _at(self.slopes, scores.dtype, head) * distance.astype(scores.dtype)
 
-    def extent(self) -> tuple[int | None, None, None]:
-        return _unless_shared(self.slopes.shape[-1]), None, None
-
 
 def relative_bias(table: ArrayLike, *, max_distance: int = 128, causal: bool = False) -> Score:
     """Add a learned number for each bucket of distances (T5, Raffel et al. 2020, section 2.1).
@@ -139,10 +120,7 @@ def relative_bias(table: ArrayLike, *, max_distance: int = 128, causal: bool = F
         raise ValueError(f"relative_bias needs an even number of 4 or more buckets: {table.shape}")
     exact = table.shape[-1] // (2 if causal else 4)
     if max_distance <= exact:
-        raise ValueError(
-            f"max_distance must be above the {exact} distances that have a bucket each, got "
-            f"{max_distance}"
-        )
+        raise ValueError(f"{max_distance=} must be above the {exact} distances of one bucket each")
     return RelativeBias(table, max_distance, causal)
 
 
@@ -158,30 +136,22 @@ class RelativeBias(Score):
         self, scores: Array, query_position: ArrayLike, key_position: ArrayLike, head: ArrayLike
     ) -> Array:
         distance = jnp.subtract(query_position, key_position)
-        buckets = relative_buckets(
-            distance, self.table.shape[-1], max_distance=self.max_distance, causal=self.causal
-        )
+        buckets = relative_buckets(distance, self.table.shape[-1], self.max_distance, self.causal)
         return scores + _at(self.table, scores.dtype, head, buckets)
 
-    def extent(self) -> tuple[int | None, None, None]:
-        return _unless_shared(self.table.shape[-2]), None, None
 
-
-def relative_buckets(
-    distance: Array, num_buckets: int, *, max_distance: int, causal: bool
-) -> Array:
+def relative_buckets(distance: Array, num_buckets: int, max_distance: int, causal: bool) -> Array:
     """Return the bucket of each distance, query minus key position: int32, elementwise."""
     offset = jnp.zeros_like(distance)
     if not causal:
         num_buckets //= 2
         offset = jnp.where(distance < 0, num_buckets, 0)
         distance = jnp.abs(distance)
-    distance = jnp.maximum(distance, 0)
     exact = num_buckets // 2
-    far = jnp.full_like(distance, exact)
+    bucket = jnp.clip(distance, 0, exact)
     for start in _bucket_starts(exact, num_buckets - exact, max_distance):
-        far += (distance >= start).astype(far.dtype)
-    return offset + jnp.where(distance < exact, distance, far)
+        bucket += (distance >= start).astype(bucket.dtype)
+    return offset + bucket
 
 
 def _bucket_starts(exact: int, number: int, max_distance: int) -> list[int]:
@@ -208,10 +178,7 @@ class Softcap(Score):
 
     limit: float = static()
 
-    def __call__(
-        self, scores: Array, query_position: ArrayLike, key_position: ArrayLike, head: ArrayLike
-    ) -> Array:
-        del query_position, key_position, head
+    def __call__(self, scores: Array, *_: ArrayLike) -> Array:
         return self.limit * jnp.tanh(scores / self.limit)
 
 
@@ -232,15 +199,12 @@ def bias_array(array: ArrayLike) -> Score:
 class BiasArray(Score):
     """The score function that `bias_array` makes."""
 
-    array: Array = array_field("Npp")
+    array: Array = array_field("Nts")
 
     def __call__(
         self, scores: Array, query_position: ArrayLike, key_position: ArrayLike, head: ArrayLike
     ) -> Array:
         return scores + _at(self.array, scores.dtype, head, query_position, key_position)
-
-    def extent(self) -> tuple[int | None, int | None, int | None]:
-        return tuple(map(_unless_shared, self.array.shape[-3:]))
 
     def by_index(self, positions: tuple[Array, Array] | None) -> Score:
         array = self.array
@@ -255,10 +219,7 @@ class PairBias(Score):
 
     array: Array = array_field("NTS")
 
-    def __call__(
-        self, scores: Array, query_position: ArrayLike, key_position: ArrayLike, head: ArrayLike
-    ) -> Array:
-        del query_position, key_position, head
+    def __call__(self, scores: Array, *_: ArrayLike) -> Array:
         return scores + self.array[0].astype(scores.dtype)
 
 
@@ -281,23 +242,15 @@ class AttentionSinks(Score):
 
     logits: Array = array_field("N")
 
-    def __call__(
-        self, scores: Array, query_position: ArrayLike, key_position: ArrayLike, head: ArrayLike
-    ) -> Array:
-        del query_position, key_position, head
+    def __call__(self, scores: Array, *_: ArrayLike) -> Array:
         return scores
-
-    def extent(self) -> tuple[int | None, None, None]:
-        return _unless_shared(self.logits.shape[-1]), None, None
 
 
 def from_function(function: Callable[..., Array], *arrays: ArrayLike) -> Score:
     """Replace each score by `function(score, query_position, key_position, head, *arrays)`.
 
-    The function is traced once, here, and only again for scores of another dtype than the default:
-    numbers and arrays that it closes over, traced ones too, keep the values of now. One that is
-    defined anew does not compile again if only its arrays differ, unless it contains a loop or a
-    derivative rule.
+    The function is traced here, as by `masks.from_function`, and only again for scores of another
+    dtype than the default.
 
     It must be finite at every pair, also at masked ones: NaN or infinity there gives NaN gradients,
     although the output is right. Choose the argument by `jnp.where`, not the result: under
@@ -315,15 +268,10 @@ def from_function(function: Callable[..., Array], *arrays: ArrayLike) -> Score:
             returns another dtype.
     """
     arrays = tuple(map(jnp.asarray, arrays))
-    program, constants = _trace(function, jnp.result_type(float), arrays)
-    arrays = *constants, *arrays
-    ranks = tuple(array.ndim for array in arrays)
-    return FromFunction(arrays, program, ranks, _Untraced(function))
+    return FromFunction(_trace(function, jnp.result_type(float), arrays), _Untraced(function))
 
 
-def _trace(
-    function: Callable[..., Array], dtype: jnp.dtype, arrays: Sequence[Any]
-) -> tuple[Program, tuple[Array, ...]]:
+def _trace(function: Callable[..., Array], dtype: jnp.dtype, arrays: Sequence) -> Closure:
     integers = dict.fromkeys(("query_position", "key_position", "head"), jnp.int32)
     return hoist("score", function, {"score": dtype, **integers}, arrays, f"{jnp.dtype(dtype)}[]")
 
@@ -339,31 +287,23 @@ class _Untraced:
 class FromFunction(Score):
     """The score function that `from_function` makes."""
 
-    arrays: tuple[Array, ...]
-    program: Program = static()
-    ranks: tuple[int, ...] = static()
+    closure: Closure
     untraced: _Untraced | None = static()
 
     def for_dtype(self, dtype: jnp.dtype) -> Score:
-        number, own = self.program.num_constants, self.program.parts[1][0].aval.dtype
-        constants, arrays, program = self.arrays[:number], self.arrays[number:], self.program
-        if self.untraced is not None and dtype != own:
-            shapes = [
-                jax.ShapeDtypeStruct(array.shape[array.ndim - rank :], array.dtype)
-                for array, rank in zip(arrays, self.ranks[number:], strict=True)
-            ]
-            program, traced = _trace(self.untraced.function, dtype, shapes)
-            constants = [own.astype(x.dtype) for own, x in zip(constants, traced, strict=True)]
+        closure, number = self.closure, self.closure.program.num_constants
+        if self.untraced is not None and dtype != closure.program.parts[1][0].aval.dtype:
+            given = zip(closure.arrays[number:], closure.ranks[number:], strict=True)
+            given = [jax.ShapeDtypeStruct(x.shape[x.ndim - rank :], x.dtype) for x, rank in given]
+            traced = _trace(self.untraced.function, dtype, given)
+            arrays = jax.tree.map(lambda own, x: own.astype(x.dtype), closure.arrays, traced.arrays)
+            closure = replace(traced, arrays=arrays)
         # Without the function, of which caches of jax.jit would keep traced arrays alive.
-        return FromFunction((*constants, *arrays), program, self.ranks, None)
+        return FromFunction(closure, None)
 
-    def __call__(
-        self, scores: Array, query_position: ArrayLike, key_position: ArrayLike, head: ArrayLike
-    ) -> Array:
-        score = self.for_dtype(scores.dtype)
-        numbers = (jnp.asarray(x, jnp.int32) for x in (query_position, key_position, head))
-        program = jnp.vectorize(lambda *scalars: score.program(score.arrays, *scalars)[0])
-        return program(scores, *numbers)
+    def __call__(self, scores: Array, *integers: ArrayLike) -> Array:
+        closure = self.for_dtype(scores.dtype).closure
+        return closure(scores, *(jnp.asarray(x, jnp.int32) for x in integers))[0]
 
 
 def _floats(name: str, given: ArrayLike, rank: int) -> Array:
@@ -375,14 +315,9 @@ def _floats(name: str, given: ArrayLike, rank: int) -> Array:
     return array
 
 
-def _unless_shared(size: int) -> int | None:
-    """Return the size of an axis of heads or positions; None for 1, which serves any number."""
-    return size if size > 1 else None
-
-
 def _at(array: Array, dtype: jnp.dtype, head: ArrayLike, *indices: ArrayLike) -> Array:
     if array.shape[0] > 1:
         indices = head, *indices
     else:  # a gather by head would communicate where heads are sharded
         array = array[0]
-    return array.at[indices].get(mode="clip").astype(dtype)
+    return array.at[indices].get(mode="clip", wrap_negative_indices=False).astype(dtype)

@@ -257,9 +257,9 @@ def test_programs_whose_text_is_equal_but_incomplete(make, implementation):
 def test_closures_become_arguments():
     table = jnp.arange(4.0)
     scalars = {"score": "float32", "head": "int32"}
-    program, constants = hoist("score", lambda s, n: s * table[n], scalars, (), "float32[]")
-    np.testing.assert_array_equal(constants[0], table)
-    (doubled,) = program((2 * table,), jnp.float32(5), jnp.int32(3))
+    closure = hoist("score", lambda s, n: s * table[n], scalars, (), "float32[]")
+    np.testing.assert_array_equal(closure.arrays[0], table)
+    (doubled,) = closure.program((2 * table,), jnp.float32(5), jnp.int32(3))
     np.testing.assert_allclose(doubled, 30)
 
 

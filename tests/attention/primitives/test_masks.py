@@ -298,12 +298,12 @@ PICTURED = {
     "full": lambda query, key: True,
     "causal": lambda query, key: key <= query,
     "window": lambda query, key: query - 2 <= key <= query + 1,
-    "lengths": lambda query, key: key < 4,
-    "segments": lambda query, key: "AAABBC"[query] == "AAABBC"[key],
-    "cu_seqlens": lambda query, key: "AAABBC"[query] == "AAABBC"[key],
-    "prefix": lambda query, key: key < 3 or key <= query,
+    "lengths": lambda query, key: key < 3,
+    "segments": lambda query, key: "AABC"[query] == "AABC"[key],
+    "cu_seqlens": lambda query, key: "AABC"[query] == "AABC"[key],
+    "prefix": lambda query, key: key < 2 or key <= query,
     "block": lambda query, key: query // 2 == key // 2,
-    "from_array": lambda query, key: (query, key) in {(1, 5), (4, 0)},
+    "from_array": lambda query, key: (query, key) in {(1, 3), (2, 0)},
     "from_function": lambda query, key: abs(query - key) in (0, 3),
 }
 
@@ -324,9 +324,9 @@ def test_every_mask_has_a_picture():
 
 @pytest.mark.parametrize("name", PICTURED)
 def test_picture_in_the_docstring_equals_the_mask(name):
-    rows = re.findall(r"^ *([01](?: [01]){5})$", getattr(masks, name).__doc__, re.MULTILINE)
+    rows = re.findall(r"^ *([01](?: [01]){3})$", getattr(masks, name).__doc__, re.MULTILINE)
     drawn = [[bool(int(digit)) for digit in row.split()] for row in rows]
-    defined = [[PICTURED[name](query, key) for key in range(6)] for query in range(6)]
+    defined = [[PICTURED[name](query, key) for key in range(4)] for query in range(4)]
     assert drawn == defined
 
 
