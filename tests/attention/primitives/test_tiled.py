@@ -16,13 +16,8 @@ from attention import Dropout, attend, masks, scores
 from attention.primitives.arguments import RETURNING, check_arguments
 from attention.primitives.dot_product import attend_by_definition
 from attention.primitives.tiled import attend_in_tiles
-from tests.attention.primitives.inputs import (
-    changed,
-    draw,
-    in_tiles,
-    inner_jaxprs,
-    jitted,
-)
+from attention.testing import check_attention
+from tests.attention.primitives.inputs import draw, in_tiles, jitted
 from tests.attention.primitives.test_block_mask import MASKS
 
 B, T, S, N, K, H, V = 2, 21, 37, 6, 3, 5, 7
@@ -77,10 +72,6 @@ def compute(implementation, inputs, arguments):
     return attend_in_tiles(arguments)
 
 
-computed = jitted(compute, static_argnums=0)
-MASKED_EXAMPLE = {"mask": masks.lengths([S, 0])}
-
-
 def loss(implementation, inputs, score, arguments, names=DIFFERENTIABLE):
     """Return a sum over all differentiable results, and the results."""
     found = compute(implementation, inputs, {**arguments, "score": score})
@@ -118,6 +109,11 @@ def higher_derivatives(implementation, inputs, score, arguments):
     else:
         mixed = jax.jvp(of_gradient, (inputs,), (direction,))[1]
     return forward, mixed, reverse
+
+
+def test_contract():
+    """Every row, in several tiles that most lengths are no multiples of."""
+    check_attention(functools.partial(attend, **in_tiles("tiled", 4, 3))).raise_if_failed()
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -187,90 +183,33 @@ def test_tile_sizes_change_neither_results_nor_the_kept_set(tile_sizes):
     np.testing.assert_allclose(extras["logsumexp"], others["logsumexp"], rtol=1e-5, atol=1e-5)
 
 
-BANDS = {
-    "sequences per example": masks.cu_seqlens([[0, 3, 29], [0, 11, 17]]) & masks.window(5),
-    "blocks of sequences per example": masks.cu_seqlens([[0, 3, 29], [0, 11, 17]]) & masks.block(5),
+SEQUENCES = masks.cu_seqlens([[0, 3, 29], [0, 11, 17]])
+THREE_SEGMENTS = masks.segments(np.searchsorted([20, 44], np.arange(64), side="right"))
+SPARSE = {  # mask, length, tile sizes
+    # A row of tiles with queries of two blocks visits the keys of both blocks.
+    "band of sequences per example": (SEQUENCES & masks.window(5), 29, (4, 2)),
+    "band of blocks of sequences per example": (SEQUENCES & masks.block(5), 29, (4, 2)),
+    # Of 16 columns of tiles, segments visit 5, at most a third, or 6.
+    "rows of few and many tiles": (THREE_SEGMENTS, 64, (4, 4)),
 }
 
 
-@pytest.mark.parametrize("name", BANDS)
-def test_gradients_of_narrow_bands(name):
-    """A row of tiles with queries of two blocks visits the keys of both blocks."""
-    (query,) = draw((B, 29, 1, H))
+@pytest.mark.parametrize("name", SPARSE)
+def test_derivatives_of_rows_that_skip_tiles(name):
+    """The gradient, and forward over reverse mode."""
+    mask, length, tile_sizes = SPARSE[name]
+    inputs = draw((B, length, 1, H))
 
-    def gradient(query, options):
-        def loss(query):
-            output, extras = attend(
-                *[query] * 3, mask=BANDS[name], returning=("weights",), **options
-            )
-            return jnp.sum(jnp.sin(output)) + jnp.sum(jnp.sin(extras["weights"]))
-
-        return jax.jit(jax.grad(loss))(query)
-
-    found = gradient(query, in_tiles("tiled", 4, 2))
-    np.testing.assert_allclose(found, gradient(query, in_tiles("reference")), rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("order", ["gradient", "forward over reverse"])
-def test_derivatives_of_rows_of_few_and_many_tiles(order):
-    """Of 16 columns of tiles, segments visit 5, at most a third, or 6."""
-    length = 64
-    mask = masks.segments(np.searchsorted([20, 44], np.arange(length), side="right"))
-    inputs = tuple(draw(*[(length, 1, H)] * 3))
+    def loss(options, query):
+        output, extras = attend(*[query] * 3, mask=mask, returning=("weights",), **options)
+        return jnp.sum(jnp.sin(output)) + jnp.sum(jnp.sin(extras["weights"]))
 
     def derivatives(options):
-        def loss(inputs):
-            output, extras = attend(*inputs, mask=mask, returning=("logsumexp",), **options)
-            return jnp.sum(jnp.sin(output)) + jnp.sum(jnp.sin(extras["logsumexp"]))
+        gradient = jax.grad(functools.partial(loss, options))
+        return jax.jit(lambda x: jax.jvp(gradient, (x,), (x,)))(*inputs)
 
-        if order == "gradient":
-            return jax.jit(jax.grad(loss))(inputs)
-        return jax.jit(lambda x: jax.jvp(jax.grad(loss), (x,), (x,))[1])(inputs)
-
-    found, expected = derivatives(in_tiles("tiled", 4, 4)), derivatives(in_tiles("reference"))
+    found, expected = (derivatives(in_tiles(one, *tile_sizes)) for one in ("tiled", "reference"))
     chex.assert_trees_all_close(found, expected, rtol=1e-4, atol=1e-5)
-
-
-def test_returning_more_keeps_the_bits_of_the_output():
-    arguments = check_arguments(QUERY, KEY, VALUE, **MASKED_EXAMPLE, tile_sizes=TILES)
-    alone = jax.jit(lambda arguments: attend_in_tiles(arguments)["output"])(arguments)
-    with_more = computed("tiled", (QUERY, KEY, VALUE), MASKED_EXAMPLE)["output"]
-    np.testing.assert_array_equal(alone, with_more)
-
-
-@pytest.mark.parametrize("number", [np.nan, np.inf])
-def test_nan_reaches_exactly_the_queries_that_attend_to_it(number):
-    """Keys from 20 on are masked in the second example only.
-
-    The arguments have the shapes of those of another test, so that both share a compiled program.
-    """
-    arguments = dict(CASES["bool array, all kinds of scores, dropout"])
-    lengths = np.array([S, 20])[:, None, None]
-    arguments["mask"] = np.broadcast_to(np.arange(S) < lengths, arguments["mask"].shape)
-    score = arguments.pop("score")
-    bad_key, bad_value = changed(KEY, np.s_[:, 20:], number), changed(VALUE, np.s_[:, 20:], number)
-    _, clean = differentiated("tiled", (QUERY, KEY, VALUE), score, arguments)
-    for key, value in ((bad_key, VALUE), (KEY, bad_value)):
-        gradients, found = differentiated("tiled", (QUERY, key, value), score, arguments)
-        for name in ("output", "logsumexp", "weights"):
-            assert np.isnan(found[name][0]).all()
-            np.testing.assert_array_equal(found[name][1], clean[name][1])
-        chex.assert_tree_all_finite([x[1] for x in gradients[:3]])
-        assert all(np.isnan(x[0]).all() for x in gradients[:3])
-
-
-def test_low_precision_accumulates_in_float32():
-    dtype = "bfloat16"
-    low = [x.astype(jnp.dtype(dtype)) for x in (QUERY, KEY, VALUE)]
-    high = [x.astype(np.float32) for x in low]
-
-    found = computed("tiled", low, {})
-    assert found["output"].dtype == dtype
-    expected = computed("definition", high, {})
-    unit = float(jnp.finfo(dtype).eps)  # the weights are rounded once, and the output
-    output = found["output"].astype("float32")
-    np.testing.assert_allclose(output, expected["output"], rtol=unit, atol=unit)
-    np.testing.assert_allclose(found["logsumexp"], expected["logsumexp"], rtol=1e-5)
 
 
 def test_vmap_equals_a_batch():
@@ -313,13 +252,6 @@ def test_arguments_may_have_batch_axes(leading):
     )
     expected, found = attend_by_definition(arguments), attend_in_tiles(arguments)
     np.testing.assert_allclose(found["output"], expected["output"], rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("leading", [(8,), (1, 4), (2,)])
-def test_random_keys_of_another_batch_raise(leading):
-    rngs = jax.random.split(jax.random.key(0), leading)
-    with pytest.raises(ValueError, match=r"dropout.rng has the leading axes .* the query"):
-        attend(*draw(*[(4, 3, 1, 2)] * 3), dropout=Dropout(rngs, 0.5))
 
 
 def test_shared_bias_is_not_repeated_in_memory():
@@ -453,51 +385,6 @@ def test_bool_mask_per_head(batched, shape, implementation):
 
 
 # Cost.
-
-
-def sequential_steps(jaxpr):
-    """Count the steps that a program runs one after another; a while loop counts as one."""
-    total = 0
-    for equation in jaxpr.eqns:
-        inner = list(map(sequential_steps, inner_jaxprs(equation)))
-        if equation.primitive.name == "scan":
-            total += equation.params["length"] * max(1, sum(inner))
-        elif equation.primitive.name == "while":
-            total += max(1, sum(inner))
-        elif equation.primitive.name == "cond":
-            total += max(inner)
-        else:
-            total += sum(inner)
-    return total
-
-
-@pytest.mark.parametrize("differentiated", [False, True], ids=["forward", "backward"])
-@pytest.mark.parametrize("mask", [None, masks.window(70)], ids=["all", "window"])
-def test_vmap_runs_as_many_steps_as_a_batch(mask, differentiated):
-    """64 examples of 256 tokens: the examples are not computed one after another."""
-    shape = jax.ShapeDtypeStruct((64, 256, 2, 8), jnp.float32)
-
-    def run(query, key, value):
-        return attend(query, key, value, mask=mask, implementation="tiled", tile_sizes=(64, 64))
-
-    def steps(function):
-        if differentiated:
-            return sequential_steps(
-                jax.make_jaxpr(jax.grad(lambda *x: function(*x).sum(), (0, 1, 2)))(*[shape] * 3)
-            )
-        return sequential_steps(jax.make_jaxpr(function)(*[shape] * 3))
-
-    assert steps(jax.vmap(run)) <= steps(run)
-
-
-def test_steps_of_nested_loops_are_counted():
-    def nested(x):
-        return jax.lax.scan(lambda x, _: (jax.lax.scan(step, x, None, 3)[0], None), x, None, 5)
-
-    def step(x, _):
-        return jnp.sin(x), None
-
-    assert sequential_steps(jax.make_jaxpr(nested)(1.0)) == 15
 
 
 def seconds(*calls):
