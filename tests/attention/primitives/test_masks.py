@@ -1,6 +1,5 @@
 """Masks against plain Python: values, pictures, composition, pytrees, closures."""
 
-import functools
 import inspect
 import itertools
 import re
@@ -16,7 +15,7 @@ from hypothesis import strategies as st
 
 from attention import attend, masks
 from attention.primitives.cache import EMPTY_SLOT
-from tests.attention.primitives.inputs import S, T, draw, in_tiles, query_key_value
+from tests.attention.primitives.inputs import S, T, draw, query_key_value
 
 B = 2  # examples of a batched mask
 to_array = jax.jit(masks.to_array)  # else each operation is a program of its own
@@ -308,11 +307,6 @@ PICTURED = {
 }
 
 
-def test_mask_function_that_is_not_callable_raises():
-    with pytest.raises(TypeError, match="raised: 'NoneType' object is not callable"):
-        masks.from_function(None)
-
-
 def test_every_mask_has_a_picture():
     makers = {
         name
@@ -376,12 +370,6 @@ def test_offsets_that_are_traced_are_not_checked():
         assert jax.jit(lambda x: masks.cu_seqlens(x)(0, 0))(jnp.array(offsets)).shape == ()
 
 
-def test_window_without_limit_before_is_causal():
-    everywhere = np.arange(-3, 10, dtype=np.int32), np.arange(-3, 10, dtype=np.int32)
-    window, causal = (to_array(m, *everywhere) for m in (masks.window(None, 0), masks.causal()))
-    np.testing.assert_array_equal(window, causal)
-
-
 def test_window_masks_empty_slots():
     """An empty slot of a cache has the largest position; the distance to it exceeds int32."""
     query, key = np.array([-5], np.int32), np.array([EMPTY_SLOT], np.int32)
@@ -408,28 +396,6 @@ def test_causal_cu_seqlens_align_the_ends_of_sequences():
     same = masks.cu_seqlens([0, 1, 4]) & masks.causal()
     causal = masks.cu_seqlens([0, 1, 4], causal=True)
     assert masks.picture(same, 4) == masks.picture(causal, 4)
-
-
-def test_queries_beyond_their_length_are_fully_masked():
-    mask = masks.lengths([6, 3], query_lengths=[4, 2])
-    inputs = query_key_value((B,))
-    output = np.asarray(attend(*inputs, mask=mask, **in_tiles("tiled", 2, 2)))
-    plain = np.asarray(attend(*inputs, mask=masks.lengths([6, 3])))
-    for b, length in enumerate([4, 2]):
-        np.testing.assert_allclose(output[b, :length], plain[b, :length], rtol=1e-5, atol=1e-6)
-        assert not output[b, length:].any()
-
-
-def test_lengths_mask_left_padding():
-    """Keys at negative positions are padding."""
-    query, key, value = map(np.asarray, query_key_value())
-    padded = [np.concatenate([np.full_like(array[:3], 9.0), array]) for array in (key, value)]
-    positions = np.arange(T) + 2, np.arange(S + 3) - 3
-    mask = masks.causal() & masks.lengths(S)
-    run = functools.partial(attend, query, mask=mask, **in_tiles("tiled", 2, 2))
-    output = run(*padded, positions=positions)
-    expected = run(key, value, positions=(positions[0], np.arange(S)))
-    np.testing.assert_allclose(output, expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("enable_x64", [False, True])
