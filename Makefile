@@ -43,8 +43,7 @@ shapes: $(INSTALLED)
 # parts. The others run the same programs with other options or compare values.
 tests_of = $(patsubst %,tests/$(1)/test_%.py,$(2))
 SMOKE = $(call tests_of,attention/primitives,attend contract dispatch \
-    dot_product_attention dropout errors functions kernels lowering masks ring sharded_attention \
-    sharding) \
+    dot_product_attention dropout errors functions kernels lowering masks ring sharding) \
   $(call tests_of,attention/modules,adaptation attention config dropout embedding language_model \
     layers linear recurrent_layer) \
   $(call tests_of,attention/decoding,beam continuous) \
