@@ -76,13 +76,6 @@ def test_a_score_of_log_3_gives_weight_three_quarters():
     np.testing.assert_allclose(output[0, 0, 0], 3 / 4 * 4 + 1 / 4 * 8, rtol=1e-6)
 
 
-def test_query_and_key_are_added():
-    """A shift from keys to queries does not change the sum."""
-    moved = run(QUERY + 0.5, KEY - 0.5, VALUE, VECTOR)
-    for ours, theirs in zip(moved, run(*INPUTS), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
-
-
 def test_fully_masked_query():
     rows = np.arange(T) != 2
     output, weights, logsumexp = run(*INPUTS, mask=MASK & masks.from_array(all_but(rows)))
@@ -127,47 +120,24 @@ def test_masked_nonfinite_numbers_reach_neither_output_nor_gradient(number):
 
 
 def test_visible_nan_gives_nan():
+    """In a key, in the flags of a cache and in a query."""
     key = changed(KEY, (0, S - 2, 0, 0), np.nan)
-    affected = np.zeros((B, T, N), bool)
+    affected, of_query = np.zeros((2, B, T, N), bool)
     affected[0, T - 2 :, :GROUP] = True  # the last two queries of the first row, in its first group
-    flags = np.zeros((B, S, K), bool)
-    flags[0, S - 2, 0] = True
-    zero = changed(KEY, (0, S - 2, 0, 0), 0)
-    for output in (run(QUERY, key, VALUE, VECTOR)[0], run(QUERY, zero, VALUE, VECTOR, flags)[0]):
-        np.testing.assert_array_equal(np.isnan(output).all(-1), affected)
-        np.testing.assert_array_equal(np.isnan(output).any(-1), affected)
+    of_query[1, 2, 3] = True
+    cache = full_cache(key, VALUE)
+    outputs = (
+        run(QUERY, key, VALUE, VECTOR)[0],
+        run(QUERY, cache.key, cache.value, VECTOR, cache.nonfinite_keys)[0],
+        run(changed(QUERY, (1, 2, 3, 0), np.nan), *INPUTS[1:])[0],
+    )
+    np.testing.assert_array_equal(outputs[0], outputs[1])
+    for output, expected in zip(outputs, (affected, affected, of_query), strict=True):
+        np.testing.assert_array_equal(np.isnan(output).all(-1), expected)
+        np.testing.assert_array_equal(np.isnan(output).any(-1), expected)
     query_gradient, key_gradient, *_ = gradient((QUERY, key, VALUE, VECTOR), MASK)
     np.testing.assert_array_equal(np.isnan(query_gradient).all(-1), affected)
     assert np.isnan(key_gradient[0, S - 2, 0]).all() and np.isfinite(key_gradient[1]).all()
-
-
-def test_nan_in_a_query_gives_nan_to_its_head():
-    output = run(changed(QUERY, (1, 2, 3, 0), np.nan), *INPUTS[1:])[0]
-    affected = np.zeros((B, T, N), bool)
-    affected[1, 2, 3] = True
-    np.testing.assert_array_equal(np.isnan(output).all(-1), affected)
-    np.testing.assert_array_equal(np.isnan(output).any(-1), affected)
-
-
-def test_a_cache_gives_the_output_of_its_arrays():
-    cache = full_cache(changed(KEY, (0, S - 2, 0, 0), np.nan), VALUE)
-    output = run(QUERY, cache.key, cache.value, VECTOR, cache.nonfinite_keys)[0]
-    expected = run(QUERY, changed(KEY, (0, S - 2, 0, 0), np.nan), VALUE, VECTOR)[0]
-    np.testing.assert_array_equal(output, expected)
-
-
-def test_global_head_numbers():
-    """Half of the heads, with their numbers, as in `shard_map` over heads."""
-    options = {
-        "score": scores.alibi(scores.alibi_slopes(N)),
-        "dropout": Dropout(jax.random.key(0), 0.3),
-        "positions": POSITIONS,
-    }
-    call = jitted(functools.partial(additive_attention, **options))
-    whole = call(*INPUTS)
-    half = np.arange(GROUP, 2 * GROUP)
-    part = call(QUERY[:, :, half], KEY[:, :, 1:2], VALUE[:, :, 1:2], VECTOR[half], heads=half)
-    np.testing.assert_allclose(part, whole[:, :, half], rtol=1e-6, atol=1e-6)
 
 
 def test_returning_more_does_not_change_the_output():
@@ -191,36 +161,32 @@ def test_gradients_equal_finite_differences(float64):
 
 
 def test_options_equal_attend_with_a_bias():
-    """Additive scores given to `attend` as a bias of zero products."""
+    """Additive scores are a bias of zero products in `attend`; heads have global numbers."""
     (bias,) = draw((N, T, S), seed=1)
+    heads = np.arange(N)[::-1].copy()
     options = {
         "score": (scores.bias_array(bias), scores.softcap(2.0)),
         "dropout": Dropout(jax.random.key(0), 0.3),
+        "heads": heads,
         "mask": ALLOWED,
         "returning": ("weights", "logsumexp", "largest_score"),
     }
     ours = jax.jit(functools.partial(additive_attention, **options))(*INPUTS)
     group = np.arange(N) // GROUP
     known = np.einsum("BTSNH,NH->BNTS", np.tanh(QUERY[:, :, None] + KEY[:, None, :, group]), VECTOR)
-    added = (scores.bias_array(known), *options.pop("score"))
+    added = (scores.bias_array(known[:, heads]), *options.pop("score"))
     call = jax.jit(functools.partial(attend, score=added, **options))
     theirs = call(np.zeros_like(QUERY), KEY, VALUE)
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5), ours, theirs)
 
 
-@pytest.mark.parametrize(
-    "change, sentence",
-    [
-        ({"vector": VECTOR[:1]}, r"vector must have the shape \(6, 11\) of heads \(N\) and"),
-        ({"key": KEY[..., :1]}, "head widths H differ: 11 in query but 1 in key"),
-        ({"value": VALUE[:, :1]}, "key lengths S differ"),
-    ],
-    ids=["vector", "width", "length"],
-)
-def test_shapes_that_do_not_fit(change, sentence):
-    given = dict(zip(("query", "key", "value", "vector"), INPUTS, strict=True))
-    with pytest.raises(ValueError, match=sentence):
-        additive_attention(**(given | change))
+def test_vector_of_another_shape_raises():
+    with pytest.raises(
+        ValueError, match=r"vector must have the shape \(6, 11\) of heads \(N\) and"
+    ):
+        additive_attention(QUERY, KEY, VALUE, VECTOR[:1])
+    with pytest.raises(ValueError, match="head widths H differ: 11 in query but 1 in key"):
+        additive_attention(QUERY, KEY[..., :1], VALUE, VECTOR)
 
 
 @pytest.mark.parametrize("option", ["scale", "tile_sizes", "implementation"])

@@ -11,13 +11,7 @@ import pytest
 
 from attention import attend, masks
 from attention.primitives.cache import EMPTY_SLOT, empty_cache, full_cache
-from tests.attention.primitives.inputs import (
-    DIMS,
-    changed,
-    draw,
-    jitted,
-    query_key_value,
-)
+from tests.attention.primitives.inputs import DIMS, changed, draw, jitted, query_key_value
 
 B, T, S, N, K, H, WIDTH = *DIMS["BTSNKH"], DIMS["v"][0]
 empty = functools.partial(empty_cache, num_kv_heads=K, head_width=H, value_width=WIDTH)

@@ -12,14 +12,7 @@ import pytest
 from attention import Dropout, attend
 from attention.primitives.dropout import keep_factor
 from tests import oracle
-from tests.attention.primitives.inputs import (
-    DIMS,
-    GROUP,
-    N,
-    S,
-    T,
-    query_key_value,
-)
+from tests.attention.primitives.inputs import DIMS, GROUP, N, S, T, query_key_value
 
 RNG = jax.random.key(0)
 ROWS, COLUMNS = np.arange(T, dtype=np.int32), np.arange(S, dtype=np.int32)

@@ -10,12 +10,7 @@ import numpy as np
 import pytest
 
 from attention import attend, masks, scores
-from attention.primitives.functions import hoist
-from tests.attention.primitives.inputs import (
-    draw,
-    in_tiles,
-    jitted,
-)
+from tests.attention.primitives.inputs import draw, in_tiles, jitted
 
 T, N, H = 10, 2, 3
 QUERY, KEY, VALUE = draw(*[(T, N, H)] * 3)
@@ -28,14 +23,7 @@ def loss(weight, implementation, query=QUERY):
     score = scores.from_function(
         lambda s, q, k, n: s * weight + weight**2 * (q - k).astype(s.dtype)
     )
-    output = attend(
-        query,
-        KEY,
-        VALUE,
-        mask=masks.causal(),
-        score=score,
-        **TILES[implementation],
-    )
+    output = attend(query, KEY, VALUE, mask=masks.causal(), score=score, **TILES[implementation])
     return jnp.sum(jnp.sin(output))
 
 
@@ -85,14 +73,7 @@ def test_arrays_as_arguments_equal_closures(implementation):
         else:
             score = scores.from_function(lambda s, q, k, n, x: s + x[jnp.abs(q - k) % 5], table)
             mask = masks.from_function(lambda q, k, x: x[q] >= x[k], ids)
-        output = attend(
-            QUERY,
-            KEY,
-            VALUE,
-            mask=mask,
-            score=score,
-            **TILES[implementation],
-        )
+        output = attend(QUERY, KEY, VALUE, mask=mask, score=score, **TILES[implementation])
         return jnp.sum(jnp.sin(output))
 
     closed, given = (jax.value_and_grad(run)(table, closed) for closed in (True, False))
@@ -252,15 +233,6 @@ def test_programs_whose_text_is_equal_but_incomplete(make, implementation):
     query = 5 * QUERY if make is with_table_of_inner_jit else QUERY
     expected = 5 * gradient(query, 1.0)
     np.testing.assert_allclose(gradient(QUERY, 5.0), expected, rtol=1e-4, atol=1e-6)
-
-
-def test_closures_become_arguments():
-    table = jnp.arange(4.0)
-    scalars = {"score": "float32", "head": "int32"}
-    program, constants = hoist("score", lambda s, n: s * table[n], scalars, (), "float32[]")
-    np.testing.assert_array_equal(constants[0], table)
-    (doubled,) = program((2 * table,), jnp.float32(5), jnp.int32(3))
-    np.testing.assert_allclose(doubled, 30)
 
 
 def test_constant_bool_array_under_jit():

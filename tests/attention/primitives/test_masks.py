@@ -229,15 +229,6 @@ def test_composed_mask_equals_its_definition(case, queries, keys):
         np.testing.assert_array_equal(np.broadcast_to(found, expected.shape), expected)
 
 
-@given(MIXED)
-def test_mask_is_rebuilt_from_its_leaves(case):
-    leaves_before, structure = jax.tree.flatten(case.mask)
-    rebuilt = jax.tree.unflatten(structure, leaves_before)
-    leaves_after, structure_after = jax.tree.flatten(rebuilt)
-    assert structure == structure_after
-    assert all(before is after for before, after in zip(leaves_before, leaves_after, strict=True))
-
-
 @given(expressions(leaves(B)).filter(lambda case: jax.tree.leaves(case.mask)), QUERIES, KEYS)
 @settings(max_examples=15)
 def test_vmap_over_masks_equals_one_at_a_time(case, queries, keys):

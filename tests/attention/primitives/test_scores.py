@@ -29,26 +29,14 @@ SLOPES, TABLE, BIAS, SINKS = draw((N,), (N, 8), (N, T, S), (N,))
 POSITIONS = np.arange(T)[::-1].copy(), np.arange(S)
 
 
-def t5_bucket(distance, num_buckets, max_distance):
-    """Compute the bucket of one distance, as in section 2.1 of Raffel et al. (2020)."""
-    half = num_buckets // 2
-    bucket = half if distance < 0 else 0
-    distance = abs(distance)
-    exact = half // 2
-    if distance < exact:
-        return bucket + distance
-    fraction = math.log(distance / exact) / math.log(max_distance / exact)
-    return bucket + min(half - 1, exact + int(fraction * (half - exact)))
-
-
-def distance(row, column):
-    return int(POSITIONS[0][row] - POSITIONS[1][column])
+DISTANCES = np.subtract.outer(*POSITIONS)
+BUCKETS = np.asarray(relative_buckets(jnp.asarray(DISTANCES), 8, max_distance=6, causal=False))
 
 
 CASES = {
     "relative_bias": (
         scores.relative_bias(TABLE, max_distance=6),
-        lambda score, t, s, n: score + float(TABLE[n, t5_bucket(distance(t, s), 8, 6)]),
+        lambda score, t, s, n: score + float(TABLE[n, BUCKETS[t, s]]),
     ),
     "from_function": (
         scores.from_function(lambda score, q, k, head: jnp.where(head % 2 == 1, 2 * score, score)),
@@ -57,7 +45,7 @@ CASES = {
     "a tuple, in its order": (
         (scores.alibi(SLOPES), scores.softcap(0.5)),
         lambda score, t, s, n: (
-            0.5 * math.tanh((score - float(SLOPES[n]) * abs(distance(t, s))) / 0.5)
+            0.5 * math.tanh((score - float(SLOPES[n]) * abs(int(DISTANCES[t, s]))) / 0.5)
         ),
     ),
     "attention_sinks": (scores.attention_sinks(SINKS), lambda score, t, s, n: score),
@@ -262,28 +250,21 @@ def test_wrong_arguments_raise(call, argument, error, words):
     ],
     ids=str,
 )
-def test_bias_array_broadcasts(shape, implementation):
-    """Axes of 1, and no axis of heads."""
+def test_broadcast_bias(shape, implementation):
+    """Axes of 1, and no axis of heads; the gradient is a sum over these."""
     (bias,) = draw(shape, seed=4)
-    run = functools.partial(attend, *query_key_value())
-    full = np.broadcast_to(bias if bias.ndim == 3 else bias[None], (N, T, S))
-    actual = run(score=scores.bias_array(bias), **in_tiles(implementation, 2, 4))
-    expected = run(score=scores.bias_array(full), implementation="reference")
-    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
-
-
-def test_gradient_of_a_broadcast_bias_is_summed():
-    bias = draw((N, 1, S))[0]
 
     def loss(bias, implementation):
-        score, options = scores.bias_array(bias), in_tiles(implementation, 2, 4)
-        output = attend(*query_key_value(), score=score, **options)
-        return jnp.sum(jnp.sin(output))
+        options = in_tiles(implementation, 2, 4)
+        output = attend(*query_key_value(), score=scores.bias_array(bias), **options)
+        return jnp.sum(jnp.sin(output)), output
 
-    gradient = jitted(jax.grad(loss), static_argnums=1)
-    actual = gradient(bias, "tiled")
-    full = gradient(np.broadcast_to(bias, (N, T, S)), "reference")
-    np.testing.assert_allclose(actual, full.sum(axis=1, keepdims=True), rtol=1e-4, atol=1e-5)
+    run = jitted(jax.grad(loss, has_aux=True), static_argnums=1)
+    found, output = run(bias, implementation)
+    full, pull = jax.vjp(lambda bias: jnp.broadcast_to(bias, (N, T, S)), bias)
+    gradient, expected = run(full, "reference")
+    np.testing.assert_allclose(output, expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found, pull(gradient)[0], rtol=1e-4, atol=1e-5)
 
 
 def test_heads_argument_selects_slopes():
@@ -358,26 +339,15 @@ class LastAxis(scores.Score):
 
 @pytest.mark.parametrize("implementation", ["reference", "tiled"])
 def test_score_classes_of_a_user_whose_arrays_are_indexed_by_head(implementation):
-    query, key, value = draw((1, N, 3), (S, N, 3), (S, N, 3))
+    inputs = draw((1, N, 3), (S, N, 3), (S, N, 3))
     slopes, factor, table = draw((N,), (1,), (S, N))
-    heads = np.arange(N)
     positions = np.zeros(1, np.int32), np.arange(S)
     for score, bias in (
         (SlopeAndFactor(slopes, factor), np.tile(factor * slopes, (S, 1))),
         (LastAxis(table), table),
     ):
         bias = scores.bias_array(np.ascontiguousarray(bias.T[:, None, :]))
-        for options in ({}, {"heads": heads}):
-            ours, theirs = (
-                attend(
-                    query,
-                    key,
-                    value,
-                    score=each,
-                    positions=positions,
-                    implementation=implementation,
-                    **options,
-                )
-                for each in (score, bias)
-            )
+        for options in ({}, {"heads": np.arange(N)}):
+            options |= {"positions": positions, "implementation": implementation}
+            ours, theirs = (attend(*inputs, score=each, **options) for each in (score, bias))
             np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
