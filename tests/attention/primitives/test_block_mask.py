@@ -18,6 +18,11 @@ from tests.attention.primitives.inputs import draw, jitted
 T, S, ROWS, COLUMNS = 12, 15, 4, 5  # rows and columns of a tile
 ARRAY = np.random.default_rng(0).random((40, 40)) < 0.1
 
+
+def causal_bounds(query, key):
+    return masks.TileBounds(any=key.low <= query.high, all=key.high <= query.low)
+
+
 SIMPLE = [
     masks.full(),
     masks.causal(),
@@ -39,6 +44,7 @@ SIMPLE = [
     masks.cu_seqlens([0, 3, 3, 10, 40]),
     masks.from_array(ARRAY),
     masks.from_function(lambda query, key: (query * key) % 7 == 0),
+    masks.from_function(lambda query, key: key <= query, tile_bounds=causal_bounds),
 ]
 MASKS = st.recursive(
     st.sampled_from(SIMPLE),
@@ -202,18 +208,6 @@ def test_one_block_mask_serves_several_calls():
         expected = attend(query, query, query, mask=masks.window(3), implementation="reference")
         np.testing.assert_allclose(run(query, blocks), expected, rtol=1e-5, atol=1e-6)
     assert len(traces) == 1
-
-
-def causal_bounds(query, key):
-    return masks.TileBounds(any=key.low <= query.high, all=key.high <= query.low)
-
-
-def test_tile_bounds_of_a_function():
-    mask = masks.from_function(lambda query, key: key <= query, tile_bounds=causal_bounds)
-    tiles = PositionTiles.of(jnp.arange(T).reshape(-1, ROWS))
-    found = mask.tile_bounds(tiles, tiles)
-    np.testing.assert_array_equal(found.any, np.tril(np.ones((3, 3), bool)))
-    np.testing.assert_array_equal(found.all, np.tril(np.ones((3, 3), bool), -1))
 
 
 @pytest.mark.parametrize("mask", [masks.window(3, 1), masks.block(5), masks.window(2)], ids=name)

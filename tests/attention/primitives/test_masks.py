@@ -132,33 +132,39 @@ def disjunction(left, right):
     )
 
 
-def nested(element, *sizes):
-    """Nest lists of these sizes."""
-    for size in reversed(sizes):
-        element = st.lists(element, min_size=size, max_size=size)
-    return element
+LEAVES = [
+    causal(),
+    window(2, 1),
+    window(0, 0),
+    window(None, 0),
+    window(1, None),
+    window(None, None),
+    window(2**40, 2**40),
+    cu_seqlens([0, 3, 3, 5], [0, 2, 6, 7]),
+    block(1),
+    block(3),
+    function(divides),
+    function(after_next),
+    lengths(4),
+    lengths([0, 6]),
+    lengths([S + 2, 1]),
+    query_lengths(2),
+    query_lengths([3, 0]),
+    query_lengths([S + 2, 5]),
+    prefix(3),
+    prefix([2, 5]),
+    prefix([S + 2, 0]),
+    segments([0, 0, 1, 1, 2], [0, 1, 1, 1, 2, 2, 3]),
+    segments([[0] * T, [0, 1, 2, 3, 4]], [[0] * S, [4, 3, 2, 1, 0, 0, 0]]),
+    array(EVEN),
+    array(np.stack([EVEN, ~EVEN])),
+]
 
 
-def leaves(*batch):
-    """Masks whose arrays have these batch axes; others contain none."""
-    segment_ids = st.integers(0, 2)
-    length = nested(st.integers(0, S + 2), *batch)
-    return st.one_of(
-        st.just(causal()),
-        st.builds(window, st.none() | st.integers(0, 4), st.none() | st.integers(0, 4)),
-        st.builds(block, st.integers(1, 4)),
-        st.builds(function, st.sampled_from([divides, after_next])),
-        st.builds(lengths, length),
-        st.builds(query_lengths, length),
-        st.builds(prefix, length),
-        st.builds(segments, nested(segment_ids, *batch, T), nested(segment_ids, *batch, S)),
-        st.builds(array, nested(st.booleans(), *batch, T, S)),
-    )
-
-
-def expressions(leaf):
+def expressions(leaves):
+    """Masks composed of some of these."""
     return st.recursive(
-        leaf,
+        st.sampled_from(leaves),
         lambda inner: st.one_of(
             st.builds(negation, inner),
             st.builds(conjunction, inner, inner),
@@ -170,10 +176,10 @@ def expressions(leaf):
 
 def positions(size):
     """Positions, also before the start and past the end."""
-    return nested(st.integers(-3, S + 3), size).map(lambda numbers: np.array(numbers, np.int32))
+    numbers = st.lists(st.integers(-3, S + 3), min_size=size, max_size=size)
+    return numbers.map(lambda numbers: np.array(numbers, np.int32))
 
 
-MIXED = expressions(st.one_of(leaves(), leaves(B)))
 QUERIES, KEYS = positions(T), positions(S)
 
 
@@ -186,29 +192,7 @@ def by_loops(case, queries, keys):
 returned_with_pairs = jax.jit(lambda mask, *at: (masks.to_array(mask, *at), mask))
 
 
-@pytest.mark.parametrize(
-    "leaf",
-    [
-        causal(),
-        window(2, 1),
-        window(0, 0),
-        window(None, 0),
-        window(1, None),
-        window(2**40, 2**40),
-        query_lengths([3, 0]),
-        cu_seqlens([0, 3, 3, 5], [0, 2, 6, 7]),
-        block(3),
-        function(divides),
-        lengths(4),
-        lengths([0, 6]),
-        prefix([2, 5]),
-        segments([0, 0, 1, 1, 2], [0, 1, 1, 1, 2, 2, 3]),
-        segments([[0] * T, [0, 1, 2, 3, 4]], [[0] * S, [4, 3, 2, 1, 0, 0, 0]]),
-        array(EVEN),
-        array(np.stack([EVEN, ~EVEN])),
-    ],
-    ids=lambda case: type(case.mask).__name__.lower(),
-)
+@pytest.mark.parametrize("leaf", LEAVES, ids=lambda case: type(case.mask).__name__.lower())
 def test_mask_equals_its_definition(leaf):
     """At positions from -3 to 9, also outside the arrays of the mask."""
     everywhere = np.arange(-3, 10, dtype=np.int32)
@@ -218,7 +202,7 @@ def test_mask_equals_its_definition(leaf):
     np.testing.assert_array_equal(np.broadcast_to(pairs, expected.shape), expected)
 
 
-@given(MIXED, QUERIES, KEYS)
+@given(expressions(LEAVES), QUERIES, KEYS)
 @settings(max_examples=15)  # each expression is compiled
 def test_composed_mask_equals_its_definition(case, queries, keys):
     """Under jit, of which the mask is an input and an output."""
@@ -229,7 +213,14 @@ def test_composed_mask_equals_its_definition(case, queries, keys):
         np.testing.assert_array_equal(np.broadcast_to(found, expected.shape), expected)
 
 
-@given(expressions(leaves(B)).filter(lambda case: jax.tree.leaves(case.mask)), QUERIES, KEYS)
+def has_batch_axes(case):
+    return all(leaf.shape[:1] == (B,) for leaf in jax.tree.leaves(case.mask))
+
+
+BATCHED = expressions(list(filter(has_batch_axes, LEAVES)))
+
+
+@given(BATCHED.filter(lambda case: jax.tree.leaves(case.mask)), QUERIES, KEYS)
 @settings(max_examples=15)
 def test_vmap_over_masks_equals_one_at_a_time(case, queries, keys):
     mapped = jax.vmap(masks.to_array, (0, None, None))

@@ -160,8 +160,16 @@ def test_vmap_over_masks_of_sharded_examples():
     check(function, (*OF_WINDOW, segments), (BATCH,) * 3, **options)
 
 
-def loss_with_closures(query, weight, documents, implementation):
-    """A mask and a score function that close over traced arrays."""
+def loop(score, query, key, head):
+    """A loop and a function with a derivative rule of its own."""
+    return jax.nn.softplus(jax.lax.fori_loop(0, 2, lambda _, x: 0.9 * x, score))
+
+
+LOOP = scores.from_function(loop)  # traced outside of any mesh
+
+
+def loss_with_closures(query, weight, slopes, documents, implementation):
+    """A mask and a score function that close over traced arrays, and one with an array."""
 
     def scaled(score, query, key, head):
         return 2.0 * score * weight + jnp.where(query > key, weight**2, 1.0)
@@ -169,13 +177,13 @@ def loss_with_closures(query, weight, documents, implementation):
     output = attend(
         *[query] * 3,
         mask=masks.causal() & masks.from_function(lambda q, k: documents[q] == documents[k]),
-        score=scores.from_function(scaled),
+        score=(scores.from_function(scaled), LOOP, scores.alibi(slopes)),
         **in_tiles(implementation, 4, 4),
     )
     return jnp.sum(jnp.sin(output))
 
 
-CLOSED_OVER = *draw((2, 11, 2, 3)), jnp.float32(0.7), np.arange(11) // 4
+CLOSED_OVER = *draw((2, 11, 2, 3)), jnp.float32(0.7), *draw((1,)), np.arange(11) // 4
 
 
 @pytest.mark.parametrize(
@@ -191,7 +199,8 @@ CLOSED_OVER = *draw((2, 11, 2, 3)), jnp.float32(0.7), np.arange(11) // 4
     ids=str,
 )
 def test_closures_on_two_devices(how, spec, implementation):
-    mesh, specs = EXPLICIT if "explicit" in how else AUTO, (spec, P(), P())
+    """With gradients of replicated arrays, which are summed over the devices."""
+    mesh, specs = EXPLICIT if "explicit" in how else AUTO, (spec, P(), P(), P())
     loss = functools.partial(loss_with_closures, implementation=implementation)
     function = loss
     if "shard_map" in how:
@@ -201,27 +210,11 @@ def test_closures_on_two_devices(how, spec, implementation):
             in_specs=specs,
             out_specs=P(),
         )
-    expected = jax.grad(functools.partial(loss_with_closures, implementation="reference"), (0, 1))
+    expected = jax.grad(
+        functools.partial(loss_with_closures, implementation="reference"), (0, 1, 2)
+    )
     options = {"reference": expected, "mesh": mesh}
-    check(jax.grad(function, (0, 1)), CLOSED_OVER, specs, ANY, **options)
-
-
-@pytest.mark.parametrize("mesh", [AUTO, EXPLICIT], ids=["auto", "explicit"])
-def test_loops_and_derivative_rules_of_score_functions_in_a_mesh(mesh):
-    """They are traced outside of the mesh, when the score is made, and used in it."""
-
-    def function(score, query, key, head):
-        score = jax.lax.fori_loop(0, 2, lambda _, x: 0.9 * x, score)
-        return jax.nn.softplus(score)
-
-    score, inputs = scores.from_function(function), draw((2, 11, 2, 3))
-
-    def gradient(query):
-        return jax.grad(lambda x: jnp.sum(jnp.sin(attend(x, x, x, score=score))))(query)
-
-    mapped = jax.shard_map(gradient, mesh=mesh, in_specs=BATCH, out_specs=BATCH)
-    for run in (gradient, mapped):
-        check(run, inputs, (BATCH,), ANY, reference=gradient, mesh=mesh)
+    check(jax.grad(function, (0, 1, 2)), CLOSED_OVER, specs, ANY, **options)
 
 
 def test_explicitly_sharded_inputs_outside_jit_and_set_mesh():
@@ -242,19 +235,3 @@ def test_sharded_attention_equals_attend_without_communication(spec, mesh):
     )
     inputs = draw((4, 7, 4, 3), (4, 7, 2, 3), (4, 7, 2, 3))
     check(sharded, inputs, (spec,) * 3, reference=reference, mesh=mesh, set_mesh=False)
-
-
-def test_replicated_scores_get_summed_gradients_inside_shard_map():
-    """The slopes do not vary over the mesh, so their gradient is summed over it."""
-    inputs, specs = (*draw((2, 7, 2, 3), (2,)), np.array([7, 3])), (BATCH, P(), BATCH)
-
-    def loss(query, slopes, lengths):
-        mask, score = masks.causal() & masks.lengths(lengths), scores.alibi(slopes)
-        return attend(query, query, query, mask=mask, score=score, implementation="tiled").sum()
-
-    def on_each_device(*arrays):
-        return jax.lax.psum(loss(*arrays), "data")
-
-    mapped = jax.shard_map(on_each_device, mesh=EXPLICIT, in_specs=specs, out_specs=P())
-    functions = (jax.grad(function, (0, 1)) for function in (mapped, loss))
-    check(next(functions), inputs, specs, ANY, reference=next(functions), set_mesh=False)
