@@ -11,7 +11,6 @@ from jax.test_util import check_grads
 
 from attention import Dropout, additive_attention, attend, masks, scores
 from attention.primitives.cache import CacheView, full_cache
-from tests import oracle
 from tests.attention.primitives.inputs import (
     CAUSAL,
     DIMS,
@@ -47,22 +46,15 @@ def results(query, key, value, vector, flags=None, mask=MASK, returning=("weight
 run = jitted(results, static_argnames="returning")
 
 
-def expected(query, key, value, vector, allowed):
-    """Compute attention with the float64 oracle and additive scores."""
+def by_attend(query, key, value, vector, score=(), **options):
+    """Give additive scores, computed in float64, to `attend` as a bias of zero products."""
     query, key, vector = (np.asarray(array, np.float64) for array in (query, key, vector))
-
-    def example(b):
-        def score(_, t, s, n):
-            return float(vector[n] @ np.tanh(query[b, t, n] + key[b, s, n // GROUP]))
-
-        return oracle.attention(query[b], key[b], value[b], allowed[b], score=score)
-
-    return [np.stack(arrays) for arrays in zip(*(example(b) for b in range(B)), strict=True)]
-
-
-def test_values_equal_the_oracle():
-    for ours, theirs in zip(run(*INPUTS), expected(*INPUTS, ALLOWED), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
+    sums = query[:, :, None] + key[:, None, :, np.arange(N) // GROUP]
+    bias = np.einsum("BTSNH,NH->BNTS", np.tanh(sums), vector).astype(np.float32)
+    heads = options.get("heads", np.arange(N))  # of which the bias has the numbers
+    bias = scores.bias_array(bias[:, np.argsort(heads)])
+    call = jax.jit(functools.partial(attend, score=(bias, *score), **options))
+    return call(np.zeros(query.shape, np.float32), key.astype(np.float32), value)
 
 
 def test_a_score_of_log_3_gives_weight_three_quarters():
@@ -74,22 +66,6 @@ def test_a_score_of_log_3_gives_weight_three_quarters():
     output, extras = call(query, key, value, vector)
     np.testing.assert_allclose(extras["weights"][0, 0], [3 / 4, 1 / 4], rtol=1e-6)
     np.testing.assert_allclose(output[0, 0, 0], 3 / 4 * 4 + 1 / 4 * 8, rtol=1e-6)
-
-
-def test_fully_masked_query():
-    rows = np.arange(T) != 2
-    output, weights, logsumexp = run(*INPUTS, mask=MASK & masks.from_array(all_but(rows)))
-    assert not output[:, 2].any()
-    assert not weights[:, :, 2].any()
-    assert np.isneginf(logsumexp[:, :, 2]).all()
-    np.testing.assert_array_equal(output[:, rows], run(*INPUTS)[0][:, rows])
-
-
-def all_but(rows):
-    """Return a mask array `[S, S]` by position that masks the other queries."""
-    visible = np.ones((S, S), bool)
-    visible[S - T :] = rows[:, None]
-    return visible
 
 
 @jitted
@@ -149,8 +125,9 @@ def test_low_precision_is_accumulated_in_float32():
     output, weights, _ = run(*halves)
     assert output.dtype == jnp.bfloat16
     assert weights.dtype == jnp.float32
-    exact = expected(*(array.astype(np.float32) for array in halves), ALLOWED)
-    np.testing.assert_allclose(weights, exact[1], rtol=1e-5, atol=1e-5)
+    wide = (array.astype(np.float32) for array in halves)
+    _, exact = by_attend(*wide, mask=MASK, positions=POSITIONS, returning=("weights",))
+    np.testing.assert_allclose(weights, exact["weights"], rtol=1e-5, atol=1e-5)
 
 
 def test_gradients_equal_finite_differences(float64):
@@ -160,23 +137,19 @@ def test_gradients_equal_finite_differences(float64):
     check_grads(loss, inputs, order=1, modes=["rev"])
 
 
-def test_options_equal_attend_with_a_bias():
-    """Additive scores are a bias of zero products in `attend`; heads have global numbers."""
+def test_options_equal_those_of_attend():
+    """With other numbers of heads; one query is fully masked."""
     (bias,) = draw((N, T, S), seed=1)
-    heads = np.arange(N)[::-1].copy()
     options = {
         "score": (scores.bias_array(bias), scores.softcap(2.0)),
         "dropout": Dropout(jax.random.key(0), 0.3),
-        "heads": heads,
-        "mask": ALLOWED,
+        "heads": np.roll(np.arange(N), 2),
+        "mask": (ALLOWED & (np.arange(T) != 2)[:, None])[:, None],
         "returning": ("weights", "logsumexp", "largest_score"),
     }
     ours = jax.jit(functools.partial(additive_attention, **options))(*INPUTS)
-    group = np.arange(N) // GROUP
-    known = np.einsum("BTSNH,NH->BNTS", np.tanh(QUERY[:, :, None] + KEY[:, None, :, group]), VECTOR)
-    added = (scores.bias_array(known[:, heads]), *options.pop("score"))
-    call = jax.jit(functools.partial(attend, score=added, **options))
-    theirs = call(np.zeros_like(QUERY), KEY, VALUE)
+    theirs = by_attend(*INPUTS, **options)
+    assert np.isneginf(ours[1]["logsumexp"][:, :, 2]).all()
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5), ours, theirs)
 
 
