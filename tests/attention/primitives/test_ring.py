@@ -28,7 +28,7 @@ def test_results_and_gradients_equal_those_of_one_device():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SLOW)
 def test_slow(name):
-    """A model; the contract; memory of a device; a training step of 32k tokens in one row."""
+    """A model; the contract; memory of a device; the gradient of 32k tokens in one row."""
     assert on_eight_devices(RUN, name).count("passed") == 1
 
 
