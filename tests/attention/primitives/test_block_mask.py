@@ -14,6 +14,7 @@ from attention import attend, block_mask, masks
 from attention.primitives.masks import PositionTiles, TileBounds
 from attention.primitives.visits import most_visits
 from tests.attention.primitives.inputs import draw, jitted
+from tests.attention.primitives.test_masks import expressions
 
 T, S, ROWS, COLUMNS = 12, 15, 4, 5  # rows and columns of a tile
 ARRAY = np.random.default_rng(0).random((40, 40)) < 0.1
@@ -46,15 +47,7 @@ SIMPLE = [
     masks.from_function(lambda query, key: (query * key) % 7 == 0),
     masks.from_function(lambda query, key: key <= query, tile_bounds=causal_bounds),
 ]
-MASKS = st.recursive(
-    st.sampled_from(SIMPLE),
-    lambda inner: st.one_of(
-        st.builds(lambda a, b: a & b, inner, inner),
-        st.builds(lambda a, b: a | b, inner, inner),
-        st.builds(lambda a: ~a, inner),
-    ),
-    max_leaves=4,
-)
+MASKS = expressions(SIMPLE)
 
 
 def exact_bounds(mask, queries, keys):
@@ -234,18 +227,6 @@ def test_tile_bounds_with_arrays():
     output = attend(*inputs, mask=blocks, implementation="tiled")
     expected = attend(*inputs, mask=masks.window(3, 2))
     np.testing.assert_allclose(output, expected, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    "bounds, sentence",
-    [
-        (lambda query, key: key.low <= query.high, r"must return bool\[\], bool\[\], got bool\[\]"),
-        (lambda query: query, r"receives \(query.low, .*, key.high\), and raised"),
-    ],
-)
-def test_wrong_tile_bounds_raise(bounds, sentence):
-    with pytest.raises(TypeError, match=sentence):
-        masks.from_function(lambda query, key: key <= query, tile_bounds=bounds)
 
 
 def test_visited_tiles_of_a_row_come_first():

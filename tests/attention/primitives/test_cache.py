@@ -11,7 +11,7 @@ import pytest
 
 from attention import attend, masks
 from attention.primitives.cache import EMPTY_SLOT, empty_cache, full_cache
-from tests.attention.primitives.inputs import DIMS, changed, draw, jitted, query_key_value
+from tests.attention.primitives.inputs import DIMS, changed, draw, jitted
 
 B, T, S, N, K, H, WIDTH = *DIMS["BTSNKH"], DIMS["v"][0]
 empty = functools.partial(empty_cache, num_kv_heads=K, head_width=H, value_width=WIDTH)
@@ -72,16 +72,6 @@ def test_a_piece_longer_than_the_cache_with_few_valid_tokens():
         positions = np.asarray(view.positions[1])[row]
         np.testing.assert_array_equal(np.sort(positions[positions < EMPTY_SLOT]), range(length))
     assert not view.nonfinite_keys.any()
-
-
-def test_ring_equals_window():
-    ring, (query, key, value) = empty((B,), 3, ring=True), query_key_value((B,))
-    key, value = key[:, :T], value[:, :T]
-    through = jax.jit(lambda ring, query, key, value: attend(query, ring.extend(key, value)[1]))(
-        ring, query, key, value
-    )
-    windowed = attend(query, key, value, mask=masks.window(before=2, after=None))
-    np.testing.assert_allclose(through, windowed, atol=1e-6)
 
 
 QUERY_MASKS = {

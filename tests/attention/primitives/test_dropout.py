@@ -1,6 +1,5 @@
 """Dropout depends only on (rng, head, query position, key position)."""
 
-import functools
 import itertools
 import math
 
@@ -12,7 +11,7 @@ import pytest
 from attention import Dropout, attend
 from attention.primitives.dropout import keep_factor
 from tests import oracle
-from tests.attention.primitives.inputs import DIMS, GROUP, N, S, T, query_key_value
+from tests.attention.primitives.inputs import DIMS, N, S, T, query_key_value
 
 RNG = jax.random.key(0)
 ROWS, COLUMNS = np.arange(T, dtype=np.int32), np.arange(S, dtype=np.int32)
@@ -40,16 +39,6 @@ def test_kept_set_depends_on_positions_and_numbers_of_heads():
     heads, rows, columns = (random.permutation(size)[: size - 2] for size in (N, T, S))
     some = np.asarray(FACTOR(Dropout(RNG, 0.3), heads, rows, columns)) > 0
     np.testing.assert_array_equal(some, kept(ROWS, COLUMNS)[np.ix_(heads, rows, columns)])
-
-
-@pytest.mark.parametrize("implementation", ["reference", "tiled"])
-def test_heads_argument_selects_the_kept_set(implementation):
-    """Heads 2 and 3 alone, with their global numbers, equal heads 2 and 3 of all."""
-    query, key, value = query_key_value()
-    run = functools.partial(attend, dropout=Dropout(RNG, 0.3), implementation=implementation)
-    some = run(query[:, 2:4], key[:, 1:2], value[:, 1:2], heads=np.array([2, 3]))
-    every = np.asarray(run(query, key, value))
-    np.testing.assert_allclose(some, every[:, 2:4], rtol=1e-5, atol=1e-6)
 
 
 def test_keys_of_four_words():
@@ -181,14 +170,3 @@ def test_mean_over_random_keys_is_one():
     factors = np.asarray(FACTOR(Dropout(keys, rate), np.arange(2), ROWS, COLUMNS))
     spread = math.sqrt(rate / (1 - rate) / len(keys))
     assert np.abs(factors.mean(axis=0) - 1).max() < SIGMAS * spread
-
-
-def test_dropout_is_numbered_by_query_head():
-    """Query head n drops the same pairs with grouped and with repeated keys."""
-    query, key, value = query_key_value()
-    dropout = Dropout(RNG, 0.3)
-    grouped = attend(query, key, value, dropout=dropout)
-    repeated = (np.repeat(array, GROUP, axis=1) for array in (key, value))
-    np.testing.assert_allclose(
-        grouped, attend(query, *repeated, dropout=dropout), rtol=1e-5, atol=1e-6
-    )

@@ -164,7 +164,7 @@ def test_a_score_for_another_dtype_keeps_its_arrays():
 @pytest.mark.parametrize("implementation", TILES)
 def test_functions_that_read_a_python_number(implementation):
     """They take it when the mask or the score is made."""
-    distance, read, windows, scaled = np.subtract.outer(np.arange(T), np.arange(T)), {}, [], []
+    distance, read, made = np.subtract.outer(np.arange(T), np.arange(T)), {}, []
 
     def window(query, key):
         return query - key < read["size"]
@@ -174,17 +174,16 @@ def test_functions_that_read_a_python_number(implementation):
 
     for size in (1, 2, 3):
         read["size"] = size
-        windows += [masks.from_function(lambda *x: window(*x)), masks.from_function(window)]
-        scaled.append(scores.from_function(scale))
+        both = masks.from_function(lambda *x: window(*x)), masks.from_function(window)
+        made.append((size, both, scores.from_function(scale)))
+    run = functools.partial(attend, **TILES[implementation])
     by_definition = jitted(functools.partial(attend, implementation="reference"))
-    for mask, size in zip((*windows, windows[0]), (1, 1, 2, 2, 3, 3, 1), strict=True):
-        actual = attend(QUERY, KEY, VALUE, mask=mask, **TILES[implementation])
+    for size, both, score in (*made, made[0]):
         expected = by_definition(QUERY, KEY, VALUE, mask=distance < size)
-        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
-    for score, size in zip(scaled, (1, 2, 3), strict=True):
-        actual = attend(QUERY, KEY, VALUE, score=score, **TILES[implementation])
+        for mask in both:
+            np.testing.assert_allclose(run(QUERY, KEY, VALUE, mask=mask), expected, 1e-5, 1e-6)
         expected = by_definition(np.float32(size) * QUERY, KEY, VALUE)
-        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(run(QUERY, KEY, VALUE, score=score), expected, 1e-5, 1e-5)
 
 
 def with_custom_jvp(factor):

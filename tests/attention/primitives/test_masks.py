@@ -2,6 +2,7 @@
 
 import inspect
 import itertools
+import operator
 import re
 from collections.abc import Callable
 from typing import NamedTuple
@@ -35,6 +36,15 @@ class Case(NamedTuple):
 
     mask: masks.Mask
     allows: Callable[[int, int, int], bool]  # (example, query position, key position)
+
+    def __invert__(self):
+        return Case(~self.mask, lambda *at: not self.allows(*at))
+
+    def __and__(self, other):
+        return Case(self.mask & other.mask, lambda *at: self.allows(*at) and other.allows(*at))
+
+    def __or__(self, other):
+        return Case(self.mask | other.mask, lambda *at: self.allows(*at) or other.allows(*at))
 
 
 def inside(position, size):
@@ -114,24 +124,6 @@ def array(bits):
     )
 
 
-def negation(case):
-    return Case(~case.mask, lambda b, query, key: not case.allows(b, query, key))
-
-
-def conjunction(left, right):
-    return Case(
-        left.mask & right.mask,
-        lambda b, query, key: left.allows(b, query, key) and right.allows(b, query, key),
-    )
-
-
-def disjunction(left, right):
-    return Case(
-        left.mask | right.mask,
-        lambda b, query, key: left.allows(b, query, key) or right.allows(b, query, key),
-    )
-
-
 LEAVES = [
     causal(),
     window(2, 1),
@@ -162,13 +154,13 @@ LEAVES = [
 
 
 def expressions(leaves):
-    """Masks composed of some of these."""
+    """Compose some of these masks or cases."""
     return st.recursive(
         st.sampled_from(leaves),
         lambda inner: st.one_of(
-            st.builds(negation, inner),
-            st.builds(conjunction, inner, inner),
-            st.builds(disjunction, inner, inner),
+            st.builds(operator.invert, inner),
+            st.builds(operator.and_, inner, inner),
+            st.builds(operator.or_, inner, inner),
         ),
         max_leaves=5,
     )
@@ -236,7 +228,7 @@ def test_examples_may_have_different_positions(in_queries, in_keys):
     random = np.random.default_rng(0)
     queries, keys = (random.integers(-3, 9, (B, size), dtype=np.int32) for size in (T, S))
     queries, keys = queries if in_queries else queries[0], keys if in_keys else keys[0]
-    case = conjunction(disjunction(causal(), lengths([2, 5])), array(EVEN))
+    case = (causal() | lengths([2, 5])) & array(EVEN)
     actual = np.asarray(to_array(case.mask, queries, keys))
     rows, columns = np.broadcast_to(queries, (B, T)), np.broadcast_to(keys, (B, S))
     for b in range(B):
@@ -304,10 +296,6 @@ def test_picture_in_the_docstring_equals_the_mask(name):
     drawn = [[bool(int(digit)) for digit in row.split()] for row in rows]
     defined = [[PICTURED[name](query, key) for key in range(6)] for query in range(6)]
     assert drawn == defined
-
-
-def test_picture_of_a_rectangle():
-    assert masks.picture(masks.causal(), 2, 3) == "1 0 0\n1 1 0"
 
 
 def test_dense_array_of_a_mask():

@@ -48,11 +48,3 @@ def test_causal_attention_to_equal_keys_is_a_running_mean():
     value = np.arange(6, dtype=np.float32)[:, None, None]
     output = np.asarray(attend(query, key, value, mask=masks.causal()))
     np.testing.assert_allclose(output[:, 0, 0], np.arange(6) / 2, rtol=1e-6)
-
-
-def test_default_scale_is_one_over_the_root_of_the_width():
-    """With H = 4 the score 2 ln 3 is halved, so the weights are 3/4 and 1/4."""
-    query = np.float32([[[1.0, 0, 0, 0]]])
-    key = np.float32([[[2 * math.log(3), 0, 0, 0]], [[0.0, 0, 0, 0]]])
-    _, extras = run(query, key, key, returning=("weights",))
-    np.testing.assert_allclose(extras["weights"][0, 0], [3 / 4, 1 / 4], rtol=1e-6)

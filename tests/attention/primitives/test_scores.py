@@ -77,14 +77,12 @@ def test_scores_equal_the_oracle(name, implementation):
     np.testing.assert_allclose(extras["logsumexp"], expected.logsumexp, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("key_entry, sink", [(np.nan, 0.0), (1.0, np.nan)])
 @pytest.mark.parametrize("implementation", ["reference", "tiled"])
-def test_masked_keys_beside_a_nan_and_sinks_have_weight_0(implementation, key_entry, sink):
-    query, key, value = (jnp.ones((size, 1, 2)) for size in (1, 3, 3))
+def test_masked_keys_beside_a_nan_in_a_sink_have_weight_0(implementation):
     _, extras = attend(
-        *(query, key.at[0].set(key_entry), value),
+        *(jnp.ones((size, 1, 2)) for size in (1, 3, 3)),
         mask=jnp.array([[True, True, False]]),
-        score=scores.attention_sinks(jnp.full(1, sink)),
+        score=scores.attention_sinks(jnp.full(1, jnp.nan)),
         returning=("weights",),
         implementation=implementation,
     )
@@ -142,10 +140,10 @@ def test_buckets_equal_numbers_by_hand():
 
 @pytest.mark.parametrize(
     "num_buckets, max_distance",
-    [(4, 3), (6, 648), (8, 6), (12, 1000), (32, 128), (32, 20), (64, 4096)],
+    [(4, 3), (6, 648), (8, 6), (12, 1000), (16, 128), (32, 128), (32, 20), (64, 4096)],
 )
 def test_buckets_equal_exact_arithmetic(num_buckets, max_distance):
-    """The largest number of buckets b with (d / exact)^n >= (max_distance / exact)^b."""
+    """Those of T5, too: the largest b with (d / exact)^n >= (max_distance / exact)^b."""
     exact = num_buckets // 2
     n = num_buckets - exact
     distances = [*range(exact), *range(exact, max_distance + 2)]
@@ -159,20 +157,6 @@ def test_buckets_equal_exact_arithmetic(num_buckets, max_distance):
         jnp.array(distances), num_buckets, max_distance=max_distance, causal=True
     )
     np.testing.assert_array_equal(found, expected)
-
-
-@pytest.mark.parametrize("causal", [False, True])
-def test_buckets_equal_those_of_t5_in_float32(causal):
-    """The formula of its authors, with their 32 buckets up to 128."""
-    distances = np.arange(0, 20_000, dtype=np.int32)
-    half = 32 if causal else 16
-    exact = half // 2
-    ratio = np.log(np.maximum(distances, 1).astype(np.float32) / np.float32(exact))
-    far = ratio / np.float32(math.log(128 / exact)) * np.float32(half - exact)
-    far = np.minimum(exact + far.astype(np.int32), half - 1)
-    theirs = np.where(distances < exact, distances, far)
-    found = relative_buckets(jnp.asarray(distances), 32, max_distance=128, causal=causal)
-    np.testing.assert_array_equal(found, theirs)
 
 
 def test_batched_arrays_equal_one_score_per_example():
@@ -265,14 +249,6 @@ def test_broadcast_bias(shape, implementation):
     gradient, expected = run(full, "reference")
     np.testing.assert_allclose(output, expected, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(found, pull(gradient)[0], rtol=1e-4, atol=1e-5)
-
-
-def test_heads_argument_selects_slopes():
-    query, key, value = query_key_value()
-    run = functools.partial(attend, score=scores.alibi(SLOPES), positions=POSITIONS)
-    some = run(query[:, 2:4], key[:, 1:2], value[:, 1:2], heads=np.array([2, 3]))
-    every = np.asarray(run(query, key, value))
-    np.testing.assert_allclose(some, every[:, 2:4], rtol=1e-5, atol=1e-6)
 
 
 def test_one_entry_serves_all_heads():

@@ -17,7 +17,7 @@ from attention.primitives.arguments import RETURNING, check_arguments
 from attention.primitives.dot_product import attend_by_definition
 from attention.primitives.tiled import attend_in_tiles
 from attention.testing import check_attention
-from tests.attention.primitives.inputs import draw, in_tiles, jitted
+from tests.attention.primitives.inputs import changed, draw, in_tiles, jitted
 from tests.attention.primitives.test_block_mask import MASKS
 
 B, T, S, N, K, H, V = 2, 21, 37, 6, 3, 5, 7
@@ -62,7 +62,6 @@ CASES = {
     },
 }
 DIFFERENTIABLE = ("output", "logsumexp", "weights")
-TWICE_DIFFERENTIABLE = ("output", "logsumexp")  # the other results are computed from these
 
 
 def compute(implementation, inputs, arguments):
@@ -72,32 +71,21 @@ def compute(implementation, inputs, arguments):
     return attend_in_tiles(arguments)
 
 
-def loss(implementation, inputs, score, arguments, names=DIFFERENTIABLE):
-    """Return a sum over all differentiable results, and the results."""
-    found = compute(implementation, inputs, {**arguments, "score": score})
-    finite = [jnp.where(jnp.isfinite(found[name]), found[name], 0) for name in names]
-    return sum(jnp.sum(jnp.sin(array + 0.1)) for array in finite), found
+def gradient(implementation, inputs, score, arguments):
+    """Return the gradient of a sum over all differentiable results, and the results."""
 
+    def loss(inputs, score):
+        found = compute(implementation, inputs, {**arguments, "score": score})
+        results = (found[name] for name in DIFFERENTIABLE)
+        finite = (jnp.where(jnp.isfinite(array), array, 0) for array in results)
+        return sum(jnp.sum(jnp.sin(array + 0.1)) for array in finite), found
 
-def gradient(implementation, inputs, score, arguments, names=DIFFERENTIABLE):
-    """Return the gradient of the loss, and the results."""
-    function = jax.grad(loss, argnums=(1, 2), allow_int=True, has_aux=True)
-    gradients, found = function(implementation, inputs, score, arguments, names)
+    function = jax.grad(loss, argnums=(0, 1), allow_int=True, has_aux=True)
+    gradients, found = function(inputs, score)
     return [x for x in jax.tree.leaves(gradients) if x.dtype != jax.dtypes.float0], found
 
 
 differentiated = jitted(gradient, static_argnums=0)
-
-
-def higher_derivatives(implementation, inputs, score, arguments):
-    """Return forward over reverse and reverse over reverse mode."""
-
-    def of_gradient(inputs):
-        found, _ = gradient(implementation, inputs, score, arguments, TWICE_DIFFERENTIABLE)
-        return sum(jnp.sum(jnp.sin(array.astype("float64"))) for array in found)
-
-    direction = jax.tree.map(jnp.cos, inputs)
-    return jax.jvp(of_gradient, (inputs,), (direction,))[1], jax.grad(of_gradient)(inputs)
 
 
 def test_contract():
@@ -117,24 +105,6 @@ def test_options_and_gradients_equal_the_definition(name):
     chex.assert_tree_all_finite(found)
     chex.assert_trees_all_close(found, expected, rtol=1e-3, atol=1e-4)
     assert np.isneginf(all_found["logsumexp"]).any() == ("fully masked rows" in name)
-
-
-@pytest.mark.usefixtures("float64")
-def test_higher_derivatives_equal_the_definition():
-    """With fully masked rows, and without sinks, which would hide an error in them."""
-    arguments = {
-        "mask": masks.window(5, 3) & masks.lengths([30, 11]),
-        "positions": AT_THE_END,
-        "dropout": DROPOUT,
-    }
-    score = scores.alibi(scores.alibi_slopes(N)), scores.softcap(2.0)
-    inputs, score = jax.tree.map(lambda x: np.asarray(x, np.float64), ([QUERY, KEY, VALUE], score))
-    expected, found = (
-        jitted(higher_derivatives, static_argnums=0)(one, inputs, score, arguments)
-        for one in ("definition", "tiled")
-    )
-    chex.assert_tree_all_finite(found)
-    chex.assert_trees_all_close(found, expected, rtol=1e-9, atol=1e-9)
 
 
 @settings(max_examples=5)
@@ -243,18 +213,6 @@ def test_arguments_may_have_batch_axes(leading):
     np.testing.assert_allclose(found["output"], expected["output"], rtol=1e-5, atol=1e-5)
 
 
-def test_shared_bias_is_not_repeated_in_memory():
-    """A bias `[1, N, T, S]` for a batch of 16 takes the memory of `[N, T, S]`."""
-    inputs = [(16, 256, 2, 8)] * 3
-
-    def biased(query, key, value, bias):
-        score = scores.bias_array(bias)
-        return attend(query, key, value, score=score, implementation="tiled")
-
-    plain = scratch(biased, *inputs, (2, 256, 256))
-    assert scratch(biased, *inputs, (1, 2, 256, 256)) <= plain
-
-
 def test_transpose_of_the_derivative_by_values_alone():
     inputs = QUERY[0], KEY[0], VALUE[0]
     arguments = check_arguments(*inputs, mask=masks.lengths(20), tile_sizes=TILES)
@@ -307,13 +265,17 @@ def test_batch_that_skips_own_tiles_takes_the_memory_of_one_example():
     assert of_batch(8) < 1.5 * of_batch(1)
 
 
+@pytest.mark.parametrize("mask", [None, masks.lengths(np.arange(8) * 30 + 40)], ids=["all", "own"])
 @pytest.mark.parametrize("axes", [(), (1,)], ids=["no axis", "axis of one"])
-def test_shared_bias_is_not_repeated_for_examples_that_skip_own_tiles(axes):
-    """[N, T, S] and [1, N, T, S] take one copy and its gradient: 1 MiB, where 8 would take 8."""
+def test_shared_bias_is_not_repeated_in_memory(axes, mask):
+    """[N, T, S] and [1, N, T, S] take one copy and its gradient: 1 MiB, where 8 would take 8.
 
-    def loss(bias, query, key, value):
-        mask, score = masks.lengths(np.arange(8) * 30 + 40), scores.bias_array(bias)
-        return attend(query, key, value, mask=mask, score=score, implementation="tiled").sum()
+    For examples that are computed together, and for those that skip their own tiles.
+    """
+
+    def loss(bias, *inputs):
+        options = {"mask": mask, "implementation": "tiled"}
+        return attend(*inputs, score=scores.bias_array(bias), **options).sum()
 
     inputs = [(8, 256, 4, 8)] * 3
     assert scratch(jax.grad(loss), (*axes, 4, 256, 256), *inputs) < 8
@@ -458,28 +420,20 @@ def test_window_skips_tiles_under_vmap():
     assert of_window < 0.5 * of_dense
 
 
-@pytest.mark.parametrize("score", [-1e9, float(np.finfo(np.float32).min)])
-def test_weights_sum_to_one_where_all_scores_are_large(score):
+LOWEST = float(np.finfo(np.float32).min)
+
+
+@pytest.mark.parametrize("score, sinks", [(-1e9, ()), (LOWEST, ()), (1e9, (SINKS,))])
+def test_weights_sum_to_one_where_all_scores_are_large(score, sinks):
     """The logarithm of the number of keys is lost in the logsumexp of such a row."""
-    bias = np.zeros((T, S), np.float32)
-    bias[3] = score
+    bias = scores.bias_array(changed(np.zeros((T, S), np.float32), 3, score))
 
     @jax.jit
     def run(value):
-        options = {"score": scores.bias_array(bias), "returning": ("weights",)}
-        return attend(QUERY, KEY, value, implementation="tiled", tile_sizes=TILES, **options)
+        options = {"score": (bias, *sinks), "returning": ("weights",)}
+        return attend(QUERY, KEY, value, **options, **in_tiles("tiled", *TILES))
 
     _, pull, found = jax.vjp(run, VALUE, has_aux=True)
-    np.testing.assert_allclose(found["weights"].sum(-1), 1, rtol=1e-5)
     np.testing.assert_allclose(found["weights"][:, :, 3], 1 / S, rtol=1e-5)
     (gradient,) = pull(jnp.zeros((B, T, N, V)).at[:, 3].set(1))
     np.testing.assert_allclose(gradient.sum(1), N // K, rtol=1e-5)
-
-
-def test_weights_of_large_scores_beside_a_sink():
-    bias = scores.bias_array(jnp.full((T, S), 1e9))
-    options = {"score": (bias, SINKS), "returning": ("weights",), "tile_sizes": TILES}
-    _, found = jax.jit(functools.partial(attend, implementation="tiled", **options))(
-        QUERY, KEY, VALUE
-    )
-    np.testing.assert_allclose(found["weights"].sum(-1), 1, rtol=1e-5)
