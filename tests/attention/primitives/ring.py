@@ -19,8 +19,7 @@ from tests.attention.primitives import sharding
 from tests.attention.primitives.inputs import changed, draw
 
 B, N, K, H, HV = 2, 4, 2, 3, 5
-PER_DEVICE = 7  # tokens: a prime number, in two tiles of different sizes
-TILES = {"tile_sizes": (4, 4)}
+PER_DEVICE = 7  # tokens: a prime number
 RETURNING = {"returning": ("logsumexp",)}
 
 

@@ -81,20 +81,17 @@ def test_arrays_as_arguments_equal_closures(implementation):
     assert np.abs(given[1]).min() > 1e-4
 
 
-@pytest.mark.parametrize("length", [64, 256])
-def test_vmap_of_traced_document_ids_in_a_mask(length):
-    """The default implementation at lengths on both sides of its change to tiles."""
-    ids = np.stack([np.arange(length) // 50, np.arange(length) // 7])
-    inputs = draw(*[(2, length, 1, H)] * 3)
+@pytest.mark.parametrize("implementation", TILES)
+def test_vmap_of_traced_document_ids_in_a_mask(implementation):
+    ids, inputs = np.stack([np.arange(T) // 5, np.arange(T) // 3]), draw(*[(2, T, 1, H)] * 3)
 
     def one(query, key, value, ids):
         mask = masks.causal() & masks.from_function(lambda q, k: ids[q] == ids[k])
-        return attend(query, key, value, mask=mask)
+        return attend(query, key, value, mask=mask, **TILES[implementation])
 
-    output = jax.jit(jax.vmap(one))(*inputs, ids)
     mask = masks.causal() & masks.segments(ids)
     expected = attend(*inputs, mask=mask, implementation="reference")
-    np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(jax.jit(jax.vmap(one))(*inputs, ids), expected, 1e-4, 1e-5)
 
 
 MAKERS = {

@@ -42,10 +42,6 @@ def derivative(order, implementation):
     return function
 
 
-def floats(*axes):
-    return [jax.ShapeDtypeStruct(DIMS[names], jnp.float32) for names in axes]
-
-
 BATCH = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in query_key_value(DIMS["B"], "bfloat16")]
 BATCH += [jax.ShapeDtypeStruct(DIMS["B"] + (2,), jnp.uint32)]  # random keys
 
@@ -53,7 +49,7 @@ BATCH += [jax.ShapeDtypeStruct(DIMS["B"] + (2,), jnp.uint32)]  # random keys
 @pytest.mark.parametrize(
     "function, inputs",
     [
-        (grouped_query, floats("TNH", "SKH", "SKv")),
+        (grouped_query, query_key_value()),
         (derivative(1, "reference"), BATCH),
         (derivative(2, "tiled"), BATCH),
         (functools.partial(sinusoidal, width=14), [jax.ShapeDtypeStruct((5,), jnp.int32)]),

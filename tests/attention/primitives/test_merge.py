@@ -9,19 +9,10 @@ import numpy as np
 import pytest
 
 from attention import Dropout, attend, masks, merge, scores
-from tests.attention.primitives.inputs import (
-    DIMS,
-    POSITIONS,
-    N,
-    S,
-    T,
-    changed,
-    jitted,
-    query_key_value,
-)
+from tests.attention.primitives.inputs import POSITIONS, N, S, T, changed, jitted, query_key_value
 
 PARTS = (slice(0, 2), slice(2, 3), slice(3, S))
-INPUTS = query_key_value(DIMS["B"])
+INPUTS = query_key_value((2,))
 
 
 def options(lengths, columns):

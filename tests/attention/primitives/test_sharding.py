@@ -25,16 +25,9 @@ with_implementations = pytest.mark.parametrize("implementation", ["reference", "
 
 
 def check(function, inputs, specs, collectives=(), *, reference=None, mesh=EXPLICIT, set_mesh=True):
-    """Compare results on two devices with those on one, and return them.
+    """Compare results on two devices with those of the reference on one, and return them.
 
-    Args:
-        function: of the inputs.
-        inputs: on one device.
-        specs: of their shardings.
-        collectives: those in the compiled program, or ANY.
-        reference: computes the expected results; `function` by default.
-        mesh: of two devices along the axis "data".
-        set_mesh: whether the mesh is set; else it is that of the inputs.
+    If the mesh is not set, it is that of the inputs.
     """
     expected = jax.jit(reference or function)(*inputs)
     with jax.set_mesh(mesh) if set_mesh else contextlib.nullcontext():
