@@ -1,6 +1,5 @@
 """Attention in tiles against the definition: options, statistics, derivatives, cost."""
 
-import dataclasses
 import functools
 import time
 
@@ -13,9 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attention import Dropout, attend, masks, scores
-from attention.primitives.arguments import RETURNING, check_arguments
-from attention.primitives.dot_product import attend_by_definition
-from attention.primitives.tiled import attend_in_tiles
+from attention.primitives.arguments import RETURNING
 from attention.testing import check_attention
 from tests.attention.primitives.inputs import changed, draw, in_tiles, jitted
 from tests.attention.primitives.test_block_mask import MASKS
@@ -60,24 +57,18 @@ CASES = {
         "score": (RELATIVE, BIAS),
     },
 }
-DIFFERENTIABLE = ("output", "logsumexp", "weights")
-
-
-def compute(implementation, inputs, arguments):
-    arguments = check_arguments(*inputs, **arguments, returning=RETURNING, tile_sizes=TILES)
-    if implementation == "definition":
-        return attend_by_definition(arguments)
-    return attend_in_tiles(arguments)
+DIFFERENTIABLE = ("logsumexp", "weights")
 
 
 def gradient(implementation, inputs, score, arguments):
     """Return the gradient of a sum over all differentiable results, and the results."""
 
     def loss(inputs, score):
-        found = compute(implementation, inputs, {**arguments, "score": score})
-        results = (found[name] for name in DIFFERENTIABLE)
+        options = {"score": score, "returning": RETURNING, **in_tiles(implementation, *TILES)}
+        output, found = attend(*inputs, **arguments, **options)
+        results = output, *(found[name] for name in DIFFERENTIABLE)
         finite = (jnp.where(jnp.isfinite(array), array, 0) for array in results)
-        return sum(jnp.sum(jnp.sin(array + 0.1)) for array in finite), found
+        return sum(jnp.sum(jnp.sin(array + 0.1)) for array in finite), (output, found)
 
     function = jax.grad(loss, argnums=(0, 1), allow_int=True, has_aux=True)
     gradients, found = function(inputs, score)
@@ -97,13 +88,12 @@ def test_options_and_gradients_equal_the_definition(name):
     arguments, inputs = dict(CASES[name]), (QUERY, KEY, VALUE)
     score = arguments.pop("score", ())
     (expected, all_expected), (found, all_found) = (
-        differentiated(one, inputs, score, arguments) for one in ("definition", "tiled")
+        differentiated(one, inputs, score, arguments) for one in ("reference", "tiled")
     )
-    for part in ("output", *RETURNING):
-        chex.assert_trees_all_close(all_found[part], all_expected[part], rtol=1e-5, atol=1e-5)
+    chex.assert_trees_all_close(all_found, all_expected, rtol=1e-5, atol=1e-5)
     chex.assert_tree_all_finite(found)
     chex.assert_trees_all_close(found, expected, rtol=1e-3, atol=1e-4)
-    assert np.isneginf(all_found["logsumexp"]).any() == ("fully masked rows" in name)
+    assert np.isneginf(all_found[1]["logsumexp"]).any() == ("fully masked rows" in name)
 
 
 @settings(max_examples=7)
@@ -116,19 +106,14 @@ def test_options_and_gradients_equal_the_definition(name):
 def test_any_mask_length_and_tile(mask, sizes, tile_sizes, softcapped):
     num_queries, num_keys = sizes
     query, key, value = draw((1, num_queries, 2, H), (1, num_keys, 1, H), (1, num_keys, 1, V))
-    arguments = check_arguments(
-        query,
-        key,
-        value,
-        mask=mask,
-        tile_sizes=tile_sizes,
-        positions=(np.arange(num_queries) + num_keys - num_queries, np.arange(num_keys)),
-        score=scores.softcap(1.5) if softcapped else (),
-        returning=("logsumexp",),
+    positions = np.arange(num_queries) + num_keys - num_queries, np.arange(num_keys)
+    options = {"mask": mask, "positions": positions, "returning": ("logsumexp",)}
+    options |= {"score": scores.softcap(1.5)} if softcapped else {}
+    expected, found = (
+        attend(query, key, value, **options, **in_tiles(one, *tile_sizes))
+        for one in ("reference", "tiled")
     )
-    expected, found = attend_by_definition(arguments), attend_in_tiles(arguments)
-    for name in ("output", "logsumexp"):
-        np.testing.assert_allclose(found[name], expected[name], rtol=1e-5, atol=1e-5)
+    chex.assert_trees_all_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
 SEQUENCES = masks.cu_seqlens([[0, 3, 29], [0, 11, 17]])
@@ -188,35 +173,30 @@ def test_arguments_may_have_batch_axes(leading):
     rngs = jax.random.split(jax.random.key(1), leading) if leading else jax.random.key(1)
     allowed, bias = draw((*leading, 9, 9), (*leading, 2, 9, 9))
     allowed = allowed > -1
-    arguments = check_arguments(
-        query,
-        key,
-        value,
-        dropout=Dropout(rngs, 0.5),
-        tile_sizes=(8, 8),
-        mask=allowed if len(leading) % 2 else masks.from_array(allowed),
-        score=scores.bias_array(bias),
-        positions=(np.broadcast_to(np.arange(9)[::-1], (*leading, 9)), np.arange(9)),
+    options = {
+        "dropout": Dropout(rngs, 0.5),
+        "mask": allowed if len(leading) % 2 else masks.from_array(allowed),
+        "score": scores.bias_array(bias),
+        "positions": (np.broadcast_to(np.arange(9)[::-1], (*leading, 9)), np.arange(9)),
+    }
+    expected, found = (
+        attend(query, key, value, **options, **in_tiles(one, 8, 8))
+        for one in ("reference", "tiled")
     )
-    expected, found = attend_by_definition(arguments), attend_in_tiles(arguments)
-    np.testing.assert_allclose(found["output"], expected["output"], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_transpose_of_the_derivative_by_values_alone():
-    inputs = QUERY[0], KEY[0], VALUE[0]
-    arguments = check_arguments(*inputs, mask=masks.lengths(20), tile_sizes=TILES)
+    inputs = query, key, value = QUERY[0], KEY[0], VALUE[0]
+    function = functools.partial(attend, mask=masks.lengths(20), **in_tiles("tiled", *TILES))
 
     def jvp_by_values(d_value):
-        def function(query, key, value):
-            given = dataclasses.replace(arguments, query=query, key=key, value=value)
-            return attend_in_tiles(given)["output"]
-
-        zeros = jnp.zeros_like(inputs[0]), jnp.zeros_like(inputs[1])
+        zeros = jnp.zeros_like(query), jnp.zeros_like(key)
         return jax.jvp(function, inputs, (*zeros, d_value))[1]
 
-    (cotangent,) = jax.linear_transpose(jvp_by_values, inputs[2])(jnp.ones((T, N, V)))
-    weights = attend_by_definition(arguments)["weights"]
-    expected = weights.sum(axis=1).reshape(K, N // K, S).sum(axis=1).T
+    (cotangent,) = jax.linear_transpose(jvp_by_values, value)(jnp.ones((T, N, V)))
+    _, extras = attend(*inputs, mask=masks.lengths(20), returning=("weights",))
+    expected = extras["weights"].sum(axis=1).reshape(K, N // K, S).sum(axis=1).T
     np.testing.assert_allclose(
         cotangent, jnp.broadcast_to(expected[..., None], (S, K, V)), rtol=1e-4
     )
