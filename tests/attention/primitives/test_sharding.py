@@ -154,7 +154,7 @@ def test_vmap_over_masks_of_sharded_examples():
 
 
 def loop(score, query, key, head):
-    """A loop and a function with a derivative rule of its own."""
+    """A loop, and a function with a custom derivative rule."""
     return jax.nn.softplus(jax.lax.fori_loop(0, 2, lambda _, x: 0.9 * x, score))
 
 
