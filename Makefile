@@ -42,9 +42,8 @@ shapes: $(INSTALLED)
 # flags, training, checkpoints and prediction. They take half of the time of all tests of these
 # parts. The others run the same programs with other options or compare values.
 tests_of = $(patsubst %,tests/$(1)/test_%.py,$(2))
-SMOKE = $(call tests_of,attention/primitives,attend contract derivatives dispatch \
-    dot_product_attention dropout errors functions kernels lowering masks ring sharded_attention \
-    sharding) \
+SMOKE = $(call tests_of,attention/primitives,attend contract dispatch \
+    dot_product_attention dropout errors functions kernels lowering masks ring sharding) \
   $(call tests_of,attention/modules,adaptation attention config dropout embedding language_model \
     layers linear recurrent_layer) \
   $(call tests_of,attention/decoding,beam continuous) \

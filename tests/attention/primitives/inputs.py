@@ -43,19 +43,14 @@ def jitted(function: Callable[..., Any], **options: object) -> Callable[..., Any
     return run
 
 
-def inner_jaxprs(equation: Any) -> list[Any]:
-    """Return the jaxprs among the parameters of an equation."""
-    leaves = jax.tree.leaves(equation.params, is_leaf=lambda x: hasattr(x, "eqns"))
-    parts = [getattr(leaf, "jaxpr", leaf) for leaf in leaves]
-    return [part for part in parts if hasattr(part, "eqns")]
-
-
 def equations_of(jaxpr: Any) -> Iterator[Any]:
-    """Yield the equations of a program, also those inside of others."""
+    """Yield the equations of a program, also those of programs among their parameters."""
     for equation in jaxpr.eqns:
         yield equation
-        for inner in inner_jaxprs(equation):
-            yield from equations_of(inner)
+        for leaf in jax.tree.leaves(equation.params, is_leaf=lambda x: hasattr(x, "eqns")):
+            inner = getattr(leaf, "jaxpr", leaf)
+            if hasattr(inner, "eqns"):
+                yield from equations_of(inner)
 
 
 def changed(array: np.ndarray, index: object, number: float) -> np.ndarray:

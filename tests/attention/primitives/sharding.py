@@ -1,7 +1,11 @@
 """Checks of sharded attention, for tests in this process and in one with more devices."""
 
 import functools
+import os
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -48,6 +52,20 @@ def forward_and_backward(function, query, key, value, cotangent, *others):
     """Return the output and the gradients of query, key and value."""
     output, pull = jax.vjp(lambda *inputs: function(*inputs, *others), query, key, value)
     return output, *pull(cotangent)
+
+
+def on_eight_devices(module, *arguments):
+    """Run a module in a process with eight devices, and return what it prints."""
+    result = subprocess.run(
+        [sys.executable, "-W", "error", "-m", module, *arguments],
+        cwd=Path(__file__).parents[3],
+        env=os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "8"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr[-3000:]
+    return result.stdout
 
 
 def collectives(compiled):

@@ -11,7 +11,6 @@ from jax.test_util import check_grads
 
 from attention import Dropout, additive_attention, attend, masks, scores
 from attention.primitives.cache import CacheView, full_cache
-from tests import oracle
 from tests.attention.primitives.inputs import (
     CAUSAL,
     DIMS,
@@ -47,22 +46,15 @@ def results(query, key, value, vector, flags=None, mask=MASK, returning=("weight
 run = jitted(results, static_argnames="returning")
 
 
-def expected(query, key, value, vector, allowed):
-    """Compute attention with the float64 oracle and additive scores."""
+def by_attend(query, key, value, vector, score=(), **options):
+    """Give additive scores, computed in float64, to `attend` as a bias of zero products."""
     query, key, vector = (np.asarray(array, np.float64) for array in (query, key, vector))
-
-    def example(b):
-        def score(_, t, s, n):
-            return float(vector[n] @ np.tanh(query[b, t, n] + key[b, s, n // GROUP]))
-
-        return oracle.attention(query[b], key[b], value[b], allowed[b], score=score)
-
-    return [np.stack(arrays) for arrays in zip(*(example(b) for b in range(B)), strict=True)]
-
-
-def test_values_equal_the_oracle():
-    for ours, theirs in zip(run(*INPUTS), expected(*INPUTS, ALLOWED), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
+    sums = query[:, :, None] + key[:, None, :, np.arange(N) // GROUP]
+    bias = np.einsum("BTSNH,NH->BNTS", np.tanh(sums), vector).astype(np.float32)
+    heads = options.get("heads", np.arange(N))  # of which the bias has the numbers
+    bias = scores.bias_array(bias[:, np.argsort(heads)])
+    call = jax.jit(functools.partial(attend, score=(bias, *score), **options))
+    return call(np.zeros(query.shape, np.float32), key.astype(np.float32), value)
 
 
 def test_a_score_of_log_3_gives_weight_three_quarters():
@@ -74,29 +66,6 @@ def test_a_score_of_log_3_gives_weight_three_quarters():
     output, extras = call(query, key, value, vector)
     np.testing.assert_allclose(extras["weights"][0, 0], [3 / 4, 1 / 4], rtol=1e-6)
     np.testing.assert_allclose(output[0, 0, 0], 3 / 4 * 4 + 1 / 4 * 8, rtol=1e-6)
-
-
-def test_query_and_key_are_added():
-    """A shift from keys to queries does not change the sum."""
-    moved = run(QUERY + 0.5, KEY - 0.5, VALUE, VECTOR)
-    for ours, theirs in zip(moved, run(*INPUTS), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
-
-
-def test_fully_masked_query():
-    rows = np.arange(T) != 2
-    output, weights, logsumexp = run(*INPUTS, mask=MASK & masks.from_array(all_but(rows)))
-    assert not output[:, 2].any()
-    assert not weights[:, :, 2].any()
-    assert np.isneginf(logsumexp[:, :, 2]).all()
-    np.testing.assert_array_equal(output[:, rows], run(*INPUTS)[0][:, rows])
-
-
-def all_but(rows):
-    """Return a mask array `[S, S]` by position that masks the other queries."""
-    visible = np.ones((S, S), bool)
-    visible[S - T :] = rows[:, None]
-    return visible
 
 
 @jitted
@@ -127,47 +96,24 @@ def test_masked_nonfinite_numbers_reach_neither_output_nor_gradient(number):
 
 
 def test_visible_nan_gives_nan():
+    """In a key, in the flags of a cache and in a query."""
     key = changed(KEY, (0, S - 2, 0, 0), np.nan)
-    affected = np.zeros((B, T, N), bool)
+    affected, of_query = np.zeros((2, B, T, N), bool)
     affected[0, T - 2 :, :GROUP] = True  # the last two queries of the first row, in its first group
-    flags = np.zeros((B, S, K), bool)
-    flags[0, S - 2, 0] = True
-    zero = changed(KEY, (0, S - 2, 0, 0), 0)
-    for output in (run(QUERY, key, VALUE, VECTOR)[0], run(QUERY, zero, VALUE, VECTOR, flags)[0]):
-        np.testing.assert_array_equal(np.isnan(output).all(-1), affected)
-        np.testing.assert_array_equal(np.isnan(output).any(-1), affected)
+    of_query[1, 2, 3] = True
+    cache = full_cache(key, VALUE)
+    outputs = (
+        run(QUERY, key, VALUE, VECTOR)[0],
+        run(QUERY, cache.key, cache.value, VECTOR, cache.nonfinite_keys)[0],
+        run(changed(QUERY, (1, 2, 3, 0), np.nan), *INPUTS[1:])[0],
+    )
+    np.testing.assert_array_equal(outputs[0], outputs[1])
+    for output, expected in zip(outputs, (affected, affected, of_query), strict=True):
+        np.testing.assert_array_equal(np.isnan(output).all(-1), expected)
+        np.testing.assert_array_equal(np.isnan(output).any(-1), expected)
     query_gradient, key_gradient, *_ = gradient((QUERY, key, VALUE, VECTOR), MASK)
     np.testing.assert_array_equal(np.isnan(query_gradient).all(-1), affected)
     assert np.isnan(key_gradient[0, S - 2, 0]).all() and np.isfinite(key_gradient[1]).all()
-
-
-def test_nan_in_a_query_gives_nan_to_its_head():
-    output = run(changed(QUERY, (1, 2, 3, 0), np.nan), *INPUTS[1:])[0]
-    affected = np.zeros((B, T, N), bool)
-    affected[1, 2, 3] = True
-    np.testing.assert_array_equal(np.isnan(output).all(-1), affected)
-    np.testing.assert_array_equal(np.isnan(output).any(-1), affected)
-
-
-def test_a_cache_gives_the_output_of_its_arrays():
-    cache = full_cache(changed(KEY, (0, S - 2, 0, 0), np.nan), VALUE)
-    output = run(QUERY, cache.key, cache.value, VECTOR, cache.nonfinite_keys)[0]
-    expected = run(QUERY, changed(KEY, (0, S - 2, 0, 0), np.nan), VALUE, VECTOR)[0]
-    np.testing.assert_array_equal(output, expected)
-
-
-def test_global_head_numbers():
-    """Half of the heads, with their numbers, as in `shard_map` over heads."""
-    options = {
-        "score": scores.alibi(scores.alibi_slopes(N)),
-        "dropout": Dropout(jax.random.key(0), 0.3),
-        "positions": POSITIONS,
-    }
-    call = jitted(functools.partial(additive_attention, **options))
-    whole = call(*INPUTS)
-    half = np.arange(GROUP, 2 * GROUP)
-    part = call(QUERY[:, :, half], KEY[:, :, 1:2], VALUE[:, :, 1:2], VECTOR[half], heads=half)
-    np.testing.assert_allclose(part, whole[:, :, half], rtol=1e-6, atol=1e-6)
 
 
 def test_returning_more_does_not_change_the_output():
@@ -179,8 +125,9 @@ def test_low_precision_is_accumulated_in_float32():
     output, weights, _ = run(*halves)
     assert output.dtype == jnp.bfloat16
     assert weights.dtype == jnp.float32
-    exact = expected(*(array.astype(np.float32) for array in halves), ALLOWED)
-    np.testing.assert_allclose(weights, exact[1], rtol=1e-5, atol=1e-5)
+    wide = (array.astype(np.float32) for array in halves)
+    _, exact = by_attend(*wide, mask=ALLOWED[:, None], returning=("weights",))
+    np.testing.assert_allclose(weights, exact["weights"], rtol=1e-5, atol=1e-5)
 
 
 def test_gradients_equal_finite_differences(float64):
@@ -190,37 +137,29 @@ def test_gradients_equal_finite_differences(float64):
     check_grads(loss, inputs, order=1, modes=["rev"])
 
 
-def test_options_equal_attend_with_a_bias():
-    """Additive scores given to `attend` as a bias of zero products."""
+def test_options_equal_those_of_attend():
+    """With other numbers of heads; one query is fully masked."""
     (bias,) = draw((N, T, S), seed=1)
     options = {
         "score": (scores.bias_array(bias), scores.softcap(2.0)),
         "dropout": Dropout(jax.random.key(0), 0.3),
-        "mask": ALLOWED,
+        "heads": np.roll(np.arange(N), 2),
+        "mask": (ALLOWED & (np.arange(T) != 2)[:, None])[:, None],
         "returning": ("weights", "logsumexp", "largest_score"),
     }
     ours = jax.jit(functools.partial(additive_attention, **options))(*INPUTS)
-    group = np.arange(N) // GROUP
-    known = np.einsum("BTSNH,NH->BNTS", np.tanh(QUERY[:, :, None] + KEY[:, None, :, group]), VECTOR)
-    added = (scores.bias_array(known), *options.pop("score"))
-    call = jax.jit(functools.partial(attend, score=added, **options))
-    theirs = call(np.zeros_like(QUERY), KEY, VALUE)
+    theirs = by_attend(*INPUTS, **options)
+    assert np.isneginf(ours[1]["logsumexp"][:, :, 2]).all()
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5), ours, theirs)
 
 
-@pytest.mark.parametrize(
-    "change, sentence",
-    [
-        ({"vector": VECTOR[:1]}, r"vector must have the shape \(6, 11\) of heads \(N\) and"),
-        ({"key": KEY[..., :1]}, "head widths H differ: 11 in query but 1 in key"),
-        ({"value": VALUE[:, :1]}, "key lengths S differ"),
-    ],
-    ids=["vector", "width", "length"],
-)
-def test_shapes_that_do_not_fit(change, sentence):
-    given = dict(zip(("query", "key", "value", "vector"), INPUTS, strict=True))
-    with pytest.raises(ValueError, match=sentence):
-        additive_attention(**(given | change))
+def test_vector_of_another_shape_raises():
+    with pytest.raises(
+        ValueError, match=r"vector must have the shape \(6, 11\) of heads \(N\) and"
+    ):
+        additive_attention(QUERY, KEY, VALUE, VECTOR[:1])
+    with pytest.raises(ValueError, match="head widths H differ: 11 in query but 1 in key"):
+        additive_attention(QUERY, KEY[..., :1], VALUE, VECTOR)
 
 
 @pytest.mark.parametrize("option", ["scale", "tile_sizes", "implementation"])

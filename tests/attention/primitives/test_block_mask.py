@@ -7,47 +7,47 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from attention.primitives.visits import most_visits
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attention import attend, block_mask, masks
 from attention.primitives.masks import PositionTiles, TileBounds
-from attention.primitives.visits import most_visits
-from tests.attention.primitives.inputs import (
-    draw,
-    jitted,
-)
+from tests.attention.primitives.inputs import draw, jitted
+from tests.attention.primitives.test_masks import expressions
 
 T, S, ROWS, COLUMNS = 12, 15, 4, 5  # rows and columns of a tile
 ARRAY = np.random.default_rng(0).random((40, 40)) < 0.1
 
-LEAVES = st.one_of(
-    st.just(masks.causal()),
-    st.builds(masks.window, st.none() | st.integers(0, 5), st.none() | st.integers(0, 3)),
-    st.builds(masks.lengths, st.integers(0, 20)),
-    st.builds(masks.lengths, st.integers(0, 20), query_lengths=st.integers(0, 20)),
-    st.builds(masks.block, st.integers(1, 9)),
-    st.builds(masks.prefix, st.integers(0, 9)),
-    st.just(masks.from_array(ARRAY)),
-    st.just(masks.from_function(lambda query, key: (query * key) % 7 == 0)),
-    st.builds(
-        lambda cuts: masks.segments(np.searchsorted(sorted(cuts), np.arange(40))),
-        st.lists(st.integers(0, 40), max_size=5),
-    ),
-    st.builds(
-        lambda cuts: masks.cu_seqlens([0, *sorted(cuts)]),
-        st.lists(st.integers(0, 40), min_size=3, max_size=3),
-    ),
-)
-MASKS = st.recursive(
-    LEAVES,
-    lambda inner: st.one_of(
-        st.builds(lambda a, b: a & b, inner, inner),
-        st.builds(lambda a, b: a | b, inner, inner),
-        st.builds(lambda a: ~a, inner),
-    ),
-    max_leaves=4,
-)
+
+def causal_bounds(query, key):
+    return masks.TileBounds(any=key.low <= query.high, all=key.high <= query.low)
+
+
+SIMPLE = [
+    masks.full(),
+    masks.causal(),
+    masks.window(0, 0),
+    masks.window(3, 1),
+    masks.window(5, None),
+    masks.window(None, 2),
+    masks.lengths(0),
+    masks.lengths(7),
+    masks.lengths(20),
+    masks.lengths(9, query_lengths=6),
+    masks.block(1),
+    masks.block(5),
+    masks.prefix(0),
+    masks.prefix(4),
+    ~masks.causal(),
+    masks.segments(np.arange(40) // 6),
+    masks.segments(np.arange(40) // 17),
+    masks.cu_seqlens([0, 3, 3, 10, 40]),
+    masks.from_array(ARRAY),
+    masks.from_function(lambda query, key: (query * key) % 7 == 0),
+    masks.from_function(lambda query, key: key <= query, tile_bounds=causal_bounds),
+]
+MASKS = expressions(SIMPLE)
 
 
 def exact_bounds(mask, queries, keys):
@@ -93,22 +93,6 @@ def test_visible_keys_are_inside_the_band(mask):
         places, (before, after) = np.arange(40, dtype=np.int32), mask.band()
         queries, keys = np.nonzero(mask(places[:, None], places[None, :]))
         assert np.all((queries - keys <= before) & (keys - queries <= after))
-
-
-SIMPLE = [
-    masks.causal(),
-    masks.window(3, 1),
-    masks.window(None, 2),
-    masks.lengths(7),
-    masks.lengths(9, query_lengths=6),
-    masks.block(5),
-    masks.prefix(4),
-    ~masks.causal(),
-    masks.segments(np.arange(40) // 6),
-    masks.cu_seqlens([0, 3, 3, 10, 40]),
-    masks.from_array(ARRAY),
-    masks.from_function(lambda query, key: (query * key) % 7 == 0),
-]
 
 
 def name(mask):
@@ -219,24 +203,6 @@ def test_one_block_mask_serves_several_calls():
     assert len(traces) == 1
 
 
-def test_block_mask_of_another_length_raises():
-    blocks = block_mask(masks.causal(), T, tile_sizes=(ROWS, COLUMNS))
-    with pytest.raises(ValueError, match="this BlockMask is for 12 queries and 12 keys, but there"):
-        attend(QUERY, KEY, VALUE, mask=blocks)
-
-
-def causal_bounds(query, key):
-    return masks.TileBounds(any=key.low <= query.high, all=key.high <= query.low)
-
-
-def test_tile_bounds_of_a_function():
-    mask = masks.from_function(lambda query, key: key <= query, tile_bounds=causal_bounds)
-    tiles = PositionTiles.of(jnp.arange(T).reshape(-1, ROWS))
-    found = mask.tile_bounds(tiles, tiles)
-    np.testing.assert_array_equal(found.any, np.tril(np.ones((3, 3), bool)))
-    np.testing.assert_array_equal(found.all, np.tril(np.ones((3, 3), bool), -1))
-
-
 @pytest.mark.parametrize("mask", [masks.window(3, 1), masks.block(5), masks.window(2)], ids=name)
 @pytest.mark.parametrize("sizes", [(4, 4), (8, 4), (4, 8), (6, 4)])
 def test_rows_visit_at_most_the_tiles_of_the_band(mask, sizes):
@@ -261,18 +227,6 @@ def test_tile_bounds_with_arrays():
     output = attend(*inputs, mask=blocks, implementation="tiled")
     expected = attend(*inputs, mask=masks.window(3, 2))
     np.testing.assert_allclose(output, expected, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    "bounds, sentence",
-    [
-        (lambda query, key: key.low <= query.high, r"must return bool\[\], bool\[\], got bool\[\]"),
-        (lambda query: query, r"receives \(query.low, .*, key.high\), and raised"),
-    ],
-)
-def test_wrong_tile_bounds_raise(bounds, sentence):
-    with pytest.raises(TypeError, match=sentence):
-        masks.from_function(lambda query, key: key <= query, tile_bounds=bounds)
 
 
 def test_visited_tiles_of_a_row_come_first():

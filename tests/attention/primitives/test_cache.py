@@ -11,13 +11,7 @@ import pytest
 
 from attention import attend, masks
 from attention.primitives.cache import EMPTY_SLOT, empty_cache, full_cache
-from tests.attention.primitives.inputs import (
-    DIMS,
-    changed,
-    draw,
-    jitted,
-    query_key_value,
-)
+from tests.attention.primitives.inputs import DIMS, changed, draw, jitted
 
 B, T, S, N, K, H, WIDTH = *DIMS["BTSNKH"], DIMS["v"][0]
 empty = functools.partial(empty_cache, num_kv_heads=K, head_width=H, value_width=WIDTH)
@@ -80,16 +74,6 @@ def test_a_piece_longer_than_the_cache_with_few_valid_tokens():
     assert not view.nonfinite_keys.any()
 
 
-def test_ring_equals_window():
-    ring, (query, key, value) = empty((B,), 3, ring=True), query_key_value((B,))
-    key, value = key[:, :T], value[:, :T]
-    through = jax.jit(lambda ring, query, key, value: attend(query, ring.extend(key, value)[1]))(
-        ring, query, key, value
-    )
-    windowed = attend(query, key, value, mask=masks.window(before=2, after=None))
-    np.testing.assert_allclose(through, windowed, atol=1e-6)
-
-
 QUERY_MASKS = {
     "none": None,
     "causal": masks.causal(),
@@ -124,27 +108,22 @@ class TestPastTheEnd:
     """An error where lengths are known, NaN where they are traced, never a dropped token."""
 
     @pytest.mark.parametrize(
-        "mask, num_tokens",
-        [*zip(QUERY_MASKS, itertools.cycle([3, 1]), strict=False), ("none", 1), ("causal", 3)],
+        "mask, num_tokens, implementation",
+        [
+            *zip(QUERY_MASKS, itertools.cycle([3, 1]), itertools.repeat("reference"), strict=False),
+            ("none", 1, "tiled"),
+            ("causal", 3, "tiled"),
+        ],
     )
-    def test_attend_gives_nan_for_traced_lengths(self, mask, num_tokens):
+    def test_attend_gives_nan_for_traced_lengths(self, mask, num_tokens, implementation):
         cache = empty((B,), S)
         for number, piece in enumerate(pieces(num_tokens, 15 // num_tokens)):
             lengths = np.array([num_tokens, 1 if number < S else 0])  # the second row just fits
-            output, cache = decode(cache, piece, lengths, mask)
+            output, cache = decode(cache, piece, lengths, mask, implementation)
             overflowed = (number + 1) * num_tokens > S
             np.testing.assert_array_equal(np.isnan(output[0]), overflowed)
             assert np.isfinite(output[1]).all()
         np.testing.assert_array_equal(cache.lengths, [15, min(S, 15 // num_tokens)])
-
-    @pytest.mark.parametrize("implementation", ["reference", "tiled"])
-    def test_every_implementation_gives_nan(self, implementation):
-        cache = empty((B,), S)
-        for number, piece in enumerate(pieces(3, 3)):
-            output, cache = decode(cache, piece, np.array([3, 1]), "causal", implementation)
-            np.testing.assert_array_equal(
-                np.isnan(output), np.broadcast_to([[[[number == 2]]], [[[False]]]], output.shape)
-            )
 
     def test_gradients_are_nan_too(self):
         first, second = pieces(T, 2)
@@ -175,24 +154,19 @@ class TestPastTheEnd:
             np.testing.assert_array_equal(flags.any((1, 2)), [True, False])
 
     def test_known_lengths_give_an_error(self):
-        key, value = draw((B, T, K, H), (B, T, K, WIDTH))
-        cache = empty((B,), S).advance(T)
-        with pytest.raises(ValueError, match="cache of 7 slots cannot hold 10 tokens: make it lar"):
-            cache.extend(key, value)
-        with pytest.raises(ValueError, match="7 slots cannot hold 8 tokens"):
-            cache.extend(key, value, lengths=np.array([0, 3]))
-        with pytest.raises(ValueError, match="lengths must lie in 0 to 5 tokens, got"):
-            cache.extend(key, value, lengths=np.array([0, 6]))
-        # Every slot may be used.
-        jax.eval_shape(lambda: cache.extend(key, value, lengths=np.array([2, 0])))
-
-    def test_jit_knows_shapes_and_constants(self):
+        """Also those that jit knows, from shapes and constants."""
         key, value = draw((B, T, K, H), (B, T, K, WIDTH))
         cache = empty((B,), S).advance(3)
+        with pytest.raises(ValueError, match="cache of 7 slots cannot hold 8 tokens: make it lar"):
+            jax.eval_shape(lambda key: cache.extend(key, value), key)
         with pytest.raises(ValueError, match="4 slots cannot hold 5 tokens"):
             jax.eval_shape(lambda cache: cache.extend(key, value), empty((B,), 4))
         with pytest.raises(ValueError, match="7 slots cannot hold 8 tokens"):
-            jax.eval_shape(lambda key: cache.extend(key, value), key)
+            cache.extend(key, value, lengths=np.array([0, 5]))
+        with pytest.raises(ValueError, match="7 slots cannot hold 12 tokens"):
+            full_cache(*draw((B, S, K, H), (B, S, K, WIDTH))).extend(key, value)
+        # Every slot may be used.
+        jax.eval_shape(lambda: cache.extend(key, value, lengths=np.array([4, 0])))
 
     def test_a_ring_has_no_end(self):
         ring = empty((B,), 3, ring=True)
@@ -201,12 +175,14 @@ class TestPastTheEnd:
             assert np.isfinite(output).all()
 
 
-def test_other_shapes_are_refused():
+def test_wrong_arguments_are_refused():
     key, value = draw((B, T, K, H), (B, T, K, WIDTH))
     with pytest.raises(ValueError, match=r"keys of shape \(3, 5, 3, 11\), got \(2, 5, 3, 11\)"):
         empty((3,), S).extend(key, value)
     with pytest.raises(ValueError, match=r"values of shape \(2, 5, 3, 13\), got \(2, 5, 3, 11\)"):
         empty((B,), S).extend(key, key)
+    with pytest.raises(ValueError, match="lengths must lie in 0 to 5 tokens, got"):
+        empty((B,), S).extend(key, value, lengths=np.array([0, 6]))
     with pytest.raises(TypeError, match="lengths must be integers, got float32"):
         empty((B,), S).extend(key, value, lengths=np.float32([1, 2]))
     with pytest.raises(ValueError, match="a cache needs at least 1 slot, got 0"):
@@ -215,25 +191,16 @@ def test_other_shapes_are_refused():
 
 def test_lengths_of_int64(float64):
     key, value = draw((B, T, K, H), (B, T, K, WIDTH))
-    lengths = jnp.array([3, 1], jnp.int64)
-    cache, view = jax.eval_shape(lambda: empty((B,), S).extend(key, value, lengths))
-    assert cache.lengths.dtype == view.positions[1].dtype == jnp.int32
+    lengths, cache = jnp.array([3, 1], jnp.int64), empty((B,), S)
     extend = jax.jit(lambda cache, lengths: cache.extend(key, value, lengths))
-    cache = empty((B,), S)
+    views = [cache.extend(key, value, lengths)[1]]
     for _ in range(2):
         cache, view = extend(cache, lengths)
-    assert cache.lengths.dtype == view.positions[1].dtype == jnp.int32
+        views.append(view)
     np.testing.assert_array_equal(cache.lengths, [6, 2])
-    cache, _ = jax.eval_shape(lambda cache: cache.extend(key[:, :1], value[:, :1]), cache)
-    assert cache.lengths.dtype == jnp.int32
-
-
-def test_a_full_cache_cannot_be_extended():
-    key, value = draw((B, S, K, H), (B, S, K, WIDTH))
-    cache = full_cache(key, value)
-    np.testing.assert_array_equal(cache.lengths, [S, S])
-    with pytest.raises(ValueError, match="7 slots cannot hold 8 tokens"):
-        cache.extend(key[:, :1], value[:, :1])
+    one_more, _ = jax.eval_shape(lambda cache: cache.extend(key[:, :1], value[:, :1]), cache)
+    arrays = (cache.lengths, one_more.lengths, *(view.positions[1] for view in views))
+    assert {array.dtype for array in arrays} == {jnp.dtype("int32")}
 
 
 def test_nonfinite_numbers_are_flagged_and_stored_as_zero():

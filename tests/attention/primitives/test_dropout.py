@@ -1,6 +1,5 @@
 """Dropout depends only on (rng, head, query position, key position)."""
 
-import functools
 import itertools
 import math
 
@@ -12,16 +11,7 @@ import pytest
 from attention import Dropout, attend
 from attention.primitives.dropout import keep_factor
 from tests import oracle
-from tests.attention.primitives.inputs import (
-    DIMS,
-    GROUP,
-    K,
-    N,
-    S,
-    T,
-    jitted,
-    query_key_value,
-)
+from tests.attention.primitives.inputs import DIMS, N, S, T, query_key_value
 
 RNG = jax.random.key(0)
 ROWS, COLUMNS = np.arange(T, dtype=np.int32), np.arange(S, dtype=np.int32)
@@ -43,34 +33,12 @@ def correlation(one, other):
 # The kept set depends on positions.
 
 
-def test_permuted_positions_permute_the_kept_set():
+def test_kept_set_depends_on_positions_and_numbers_of_heads():
+    """Some heads, rows and columns, in another order, equal those of the whole set."""
     random = np.random.default_rng(0)
-    rows, columns = random.permutation(T), random.permutation(S)
-    permuted = kept(rows.astype(np.int32), columns.astype(np.int32))
-    np.testing.assert_array_equal(permuted, kept(ROWS, COLUMNS)[:, rows][:, :, columns])
-
-
-def test_tile_of_positions_gives_a_tile_of_the_kept_set():
-    whole = kept(ROWS, COLUMNS)
-    for rows, columns in itertools.product((slice(0, 2), slice(2, T)), (slice(0, 4), slice(4, S))):
-        np.testing.assert_array_equal(kept(ROWS[rows], COLUMNS[columns]), whole[:, rows, columns])
-
-
-def test_kept_set_of_a_head_depends_on_its_number_only():
-    whole = kept(ROWS, COLUMNS)
-    np.testing.assert_array_equal(kept(ROWS, COLUMNS, num_heads=2), whole[:2])
-    some = np.asarray(FACTOR(Dropout(RNG, 0.3), np.array([4, 1]), ROWS, COLUMNS)) > 0
-    np.testing.assert_array_equal(some, whole[np.array([4, 1])])
-
-
-@pytest.mark.parametrize("implementation", ["reference", "tiled"])
-def test_heads_argument_selects_the_kept_set(implementation):
-    """Heads 2 and 3 alone, with their global numbers, equal heads 2 and 3 of all."""
-    query, key, value = query_key_value()
-    run = functools.partial(attend, dropout=Dropout(RNG, 0.3), implementation=implementation)
-    some = run(query[:, 2:4], key[:, 1:2], value[:, 1:2], heads=np.array([2, 3]))
-    every = np.asarray(run(query, key, value))
-    np.testing.assert_allclose(some, every[:, 2:4], rtol=1e-5, atol=1e-6)
+    heads, rows, columns = (random.permutation(size)[: size - 2] for size in (N, T, S))
+    some = np.asarray(FACTOR(Dropout(RNG, 0.3), heads, rows, columns)) > 0
+    np.testing.assert_array_equal(some, kept(ROWS, COLUMNS)[np.ix_(heads, rows, columns)])
 
 
 def test_keys_of_four_words():
@@ -81,67 +49,20 @@ def test_keys_of_four_words():
     output = np.asarray(attend(query, key, value + 1, dropout=dropout, implementation="tiled"))
     share = np.where(kept(ROWS, COLUMNS, rng), 1 / 0.7, 0).mean(axis=-1)
     np.testing.assert_allclose(output[..., 0], share.T, rtol=1e-5)
+    other = kept(ROWS, COLUMNS, jax.random.key(1, impl="rbg"))
+    assert not np.array_equal(other, kept(ROWS, COLUMNS, rng))
 
 
-def test_one_query_at_a_time_drops_the_same_weights():
-    """With an identity matrix as values, the output is the weights: zero means dropped."""
-    query, key, _ = query_key_value()
-    value = np.broadcast_to(np.eye(S, dtype=np.float32)[:, None, :], (S, K, S))
-    dropout = Dropout(RNG, 0.3)
-    run = jitted(
-        lambda query, rows: attend(query, key, value, positions=(rows, COLUMNS), dropout=dropout)
-    )
-    full = run(query, ROWS)
-    np.testing.assert_array_equal(full.swapaxes(0, 1) != 0, kept(ROWS, COLUMNS))
-    for t in range(T):
-        row = run(query[t : t + 1], ROWS[t : t + 1])
-        np.testing.assert_array_equal(row[0] != 0, full[t] != 0)
-        np.testing.assert_allclose(row[0], full[t], rtol=1e-5)
-
-
-def test_default_positions_count_from_zero():
-    inputs = query_key_value()
-    dropout = Dropout(RNG, 0.3)
-    counted = attend(*inputs, dropout=dropout, positions=(ROWS, COLUMNS))
-    np.testing.assert_array_equal(attend(*inputs, dropout=dropout), counted)
-
-
-@pytest.mark.parametrize("query_batch, key_batch", [((2,), ()), ((), (2,)), ((2,), (2,))])
-def test_examples_may_have_different_positions(query_batch, key_batch):
+@pytest.mark.parametrize("batched", [(0,), (1,), (2,), (0, 1, 2)], ids=str)
+def test_examples_may_have_different_positions_and_random_keys(batched):
     random = np.random.default_rng(1)
-    rows = random.integers(0, 99, (*query_batch, T), dtype=np.int32)
-    columns = random.integers(0, 99, (*key_batch, S), dtype=np.int32)
-    together = kept(rows, columns)
+    rows, columns = (random.integers(0, 99, (2, size), dtype=np.int32) for size in (T, S))
+    given = [rows, columns, jax.random.split(RNG, 2)]
+    together = kept(*(array if n in batched else array[0] for n, array in enumerate(given)))
     for b in range(2):
-        alone = kept(rows[b] if query_batch else rows, columns[b] if key_batch else columns)
-        np.testing.assert_array_equal(together[b], alone)
-
-
-# Random keys.
-
-
-def test_examples_may_have_different_random_keys():
-    keys = jax.random.split(RNG, 6).reshape(3, 2)
-    together = kept(ROWS, COLUMNS, keys)
-    assert together.shape == (3, 2, N, T, S)
-    for i, j in np.ndindex(3, 2):
-        np.testing.assert_array_equal(together[i, j], kept(ROWS, COLUMNS, keys[i, j]))
-    assert not np.array_equal(together[0, 0], together[1, 0])
-
-
-def test_examples_with_one_random_key_drop_the_same_pairs():
-    query, key, value = query_key_value()
-    same = [np.stack([array, array]) for array in (query, key, value)]
-    output = np.asarray(attend(*same, dropout=Dropout(RNG, 0.3)))
-    np.testing.assert_array_equal(output[0], output[1])
-    output = np.asarray(attend(*same, dropout=Dropout(jax.random.split(RNG, 2), 0.3)))
-    assert not np.allclose(output[0], output[1])
-
-
-@pytest.mark.parametrize("implementation", ["threefry2x32", "rbg"])
-def test_all_kinds_of_random_keys(implementation):
-    first, second = (kept(ROWS, COLUMNS, jax.random.key(s, impl=implementation)) for s in (0, 1))
-    assert not np.array_equal(first, second)
+        alone = (array[b if n in batched else 0] for n, array in enumerate(given))
+        np.testing.assert_array_equal(together[b], kept(*alone))
+    assert not np.array_equal(*together)
 
 
 def test_dropout_is_a_pytree_with_static_rate():
@@ -182,12 +103,12 @@ def test_all_64_bits_of_the_random_key_count(words):
 # Values.
 
 
-def test_kept_weights_are_divided_by_one_minus_rate():
+@pytest.mark.parametrize("rng", [RNG, jax.random.split(RNG, 2)], ids=["shared", "per example"])
+def test_examples_drop_the_weights_of_their_random_key(rng):
     query, key, value = query_key_value(DIMS["B"])
-    keys = jax.random.split(RNG, 2)
-    factor = kept(ROWS, COLUMNS, keys) / (1 - 0.3)
-    expected = oracle.attention(query, key, value, keep=factor).output
-    actual = attend(query, key, value, dropout=Dropout(keys, 0.3))
+    keep = np.broadcast_to(kept(ROWS, COLUMNS, rng), (2, N, T, S)) / (1 - 0.3)
+    expected = oracle.attention(query, key, value, keep=keep).output
+    actual = attend(query, key, value, dropout=Dropout(rng, 0.3))
     np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
 
 
@@ -195,28 +116,6 @@ def test_kept_weights_are_divided_by_one_minus_rate():
 def test_dropout_keeps_the_dtype(float64, dtype):
     inputs = query_key_value(dtype=dtype)
     assert attend(*inputs, dropout=Dropout(RNG, 0.3)).dtype == jnp.dtype(dtype)
-
-
-def test_rate_zero_keeps_all_weights():
-    inputs = query_key_value()
-    np.testing.assert_array_equal(attend(*inputs, dropout=Dropout(RNG, 0.0)), attend(*inputs))
-
-
-def test_array_rate_raises():
-    with pytest.raises(TypeError, match="dropout rate must be a Python number"):
-        Dropout(RNG, jnp.float32(0.1))
-
-
-@pytest.mark.parametrize("rng", [0, 1.5])
-def test_number_as_random_key_raises(rng):
-    with pytest.raises(TypeError, match="dropout rng must be a"):
-        attend(*query_key_value(), dropout=Dropout(rng, 0.1))
-
-
-@pytest.mark.parametrize("rate", [-0.1, 1.0, 1.5, math.nan])
-def test_rate_outside_its_range_raises(rate):
-    with pytest.raises(ValueError, match=r"dropout rate must lie in \[0, 1\), got"):
-        Dropout(RNG, rate)
 
 
 # Statistics.
@@ -271,14 +170,3 @@ def test_mean_over_random_keys_is_one():
     factors = np.asarray(FACTOR(Dropout(keys, rate), np.arange(2), ROWS, COLUMNS))
     spread = math.sqrt(rate / (1 - rate) / len(keys))
     assert np.abs(factors.mean(axis=0) - 1).max() < SIGMAS * spread
-
-
-def test_dropout_is_numbered_by_query_head():
-    """Query head n drops the same pairs with grouped and with repeated keys."""
-    query, key, value = query_key_value()
-    dropout = Dropout(RNG, 0.3)
-    grouped = attend(query, key, value, dropout=dropout)
-    repeated = (np.repeat(array, GROUP, axis=1) for array in (key, value))
-    np.testing.assert_allclose(
-        grouped, attend(query, *repeated, dropout=dropout), rtol=1e-5, atol=1e-6
-    )

@@ -1,5 +1,7 @@
 """Every error message is one sentence with the given and the expected value."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -26,114 +28,6 @@ RNG = jax.random.key(0)
 @pytest.mark.parametrize(
     "error, words, shapes, arguments",
     [
-        # Shapes of query, key and value.
-        wrong(
-            ValueError,
-            ["query [..., T, N, H] needs at least 3 axes", "(5, 11)"],
-            (T, H),
-            *VALID[1:],
-        ),
-        wrong(
-            ValueError,
-            ["key [..., S, K, H] needs at least 3 axes", "(7, 11)"],
-            VALID[0],
-            (S, H),
-            VALID[2],
-        ),
-        wrong(
-            ValueError,
-            ["value [..., S, K, Hv] needs at least 3 axes", "(13,)"],
-            *VALID[:2],
-            (Hv,),
-        ),
-        wrong(
-            ValueError,
-            ["batch axes differ: (2,) in query but (3,) in key", "got query (2, 5, 6, 11)"],
-            (2, *VALID[0]),
-            (3, *VALID[1]),
-            (3, *VALID[2]),
-        ),
-        wrong(
-            ValueError,
-            ["batch axes differ: (2,) in query but () in value"],
-            (2, *VALID[0]),
-            (2, *VALID[1]),
-            VALID[2],
-        ),
-        wrong(
-            ValueError,
-            ["head widths H differ: 11 in query but 12 in key", "value (7, 3, 13)"],
-            VALID[0],
-            (S, K, 12),
-            VALID[2],
-        ),
-        wrong(
-            ValueError,
-            ["key lengths S differ: 7 in key but 8 in value"],
-            *VALID[:2],
-            (8, K, Hv),
-        ),
-        wrong(
-            ValueError,
-            ["numbers of key/value heads K differ: 3 in key but 2 in value"],
-            *VALID[:2],
-            (S, 2, Hv),
-        ),
-        wrong(
-            ValueError,
-            ["6 query heads (axis N) cannot be shared evenly by 4 key/value", "K must divide N"],
-            VALID[0],
-            (S, 4, H),
-            (S, 4, Hv),
-        ),
-        wrong(
-            ValueError,
-            ["6 query heads (axis N) cannot be shared evenly by 0 key/value heads"],
-            VALID[0],
-            (S, 0, H),
-            (S, 0, Hv),
-        ),
-        # Positions.
-        wrong(
-            TypeError,
-            ["positions must be a pair (query_positions, key_positions)"],
-            *VALID,
-            positions=ROWS,
-        ),
-        wrong(
-            TypeError,
-            ["query_positions must be integers, got float32"],
-            *VALID,
-            positions=(ROWS.astype(np.float32), COLUMNS),
-        ),
-        wrong(
-            TypeError,
-            ["key_positions must be integers, got bool"],
-            *VALID,
-            positions=(ROWS, COLUMNS > 3),
-        ),
-        wrong(
-            ValueError,
-            ["query_positions must end in an axis of 5", "got shape (7,)"],
-            *VALID,
-            positions=(COLUMNS, COLUMNS),
-        ),
-        wrong(
-            ValueError,
-            ["key_positions must end in an axis of 7", "got shape ()"],
-            *VALID,
-            positions=(ROWS, 3),
-        ),
-        wrong(
-            ValueError,
-            [
-                "query_positions has the leading axes (3,)",
-                "not broadcast to the batch axes (2,) of the",
-            ],
-            *BATCHED,
-            positions=(np.zeros((3, T), int), COLUMNS),
-        ),
-        # Masks.
         wrong(
             TypeError,
             [
@@ -185,108 +79,13 @@ RNG = jax.random.key(0)
         ),
         wrong(
             ValueError,
-            ["the mask describes 7 queries (T)"],
-            *VALID,
-            mask=~masks.lengths(3) & masks.segments(COLUMNS),
-        ),
-        wrong(
-            ValueError,
-            [
-                "5 queries and 7 keys do not determine the positions of the queries",
-                "pass positions=(query_positions, key_positions)",
-            ],
-            *VALID,
-            mask=masks.lengths(3) | ~masks.window(2),
-        ),
-        wrong(
-            ValueError,
             ["mask has the leading axes (3,)", "batch axes (2,) of the query"],
             *BATCHED,
             mask=np.ones((3, T, S), bool),
         ),
-        wrong(
-            ValueError,
-            ["mask has the leading axes (3,)", "batch axes (2,) of the query"],
-            *BATCHED,
-            mask=masks.lengths([1, 2, 3]),
-        ),
-        wrong(
-            ValueError,
-            ["mask has the leading axes (2,)", "batch axes () of the query"],
-            *VALID,
-            mask=masks.lengths([1, 2]),
-        ),
-        # Block masks and tiles.
-        wrong(
-            ValueError,
-            ["this BlockMask is for 5 queries and 8 keys, but there are 5 and 7"],
-            *VALID,
-            mask=block_mask(masks.lengths(3), T, S + 1, tile_sizes=(2, 2)),
-        ),
-        wrong(
-            ValueError,
-            ["this BlockMask has tiles of (2, 2), not (4, 4)"],
-            *VALID,
-            mask=block_mask(masks.lengths(3), T, S, tile_sizes=(2, 2)),
-            tile_sizes=(4, 4),
-        ),
-        wrong(
-            ValueError,
-            ["pass positions to block_mask, not to attend"],
-            *VALID,
-            mask=block_mask(masks.lengths(3), T, S, tile_sizes=(2, 2)),
-            positions=(ROWS, COLUMNS),
-        ),
-        *(
-            wrong(
-                ValueError,
-                [f"two integers of at least 1, got {sizes}", "tile_sizes must be (queries, keys)"],
-                *VALID,
-                tile_sizes=sizes,
-            )
-            for sizes in ((0, 8), (8, -1), (8,), 8, (8.0, 8))
-        ),
-        # Heads, precision and flags.
-        wrong(
-            ValueError,
-            ["heads must have one number for each of N=6, got (2,)"],
-            *VALID,
-            heads=np.arange(2),
-        ),
-        wrong(
-            TypeError,
-            ["heads must be integers, got float32"],
-            *VALID,
-            heads=np.ones(N, np.float32),
-        ),
-        wrong(
-            ValueError,
-            ["precision must be one of default, high, highest, got 'hihgest'", "did you mean"],
-            *VALID,
-            precision="hihgest",
-        ),
-        # Dropout and what to return.
-        wrong(
-            ValueError,
-            ["dropout.rng has the leading axes (3,)", "batch axes (2,) of the query"],
-            *BATCHED,
-            dropout=Dropout(jax.random.split(RNG, 3), 0.1),
-        ),
-        wrong(
-            ValueError,
-            ["each name in returning must be one of weights, logsumexp", "got 'scores'"],
-            *VALID,
-            returning=("scores",),
-        ),
-        wrong(
-            TypeError,
-            ["returning takes a collection of names: write ('weights',)"],
-            *VALID,
-            returning="weights",
-        ),
     ],
 )
-def test_wrong_arguments_raise(error, words, shapes, arguments):
+def test_wrong_mask_arrays_raise(error, words, shapes, arguments):
     inputs = [jnp.zeros(shape) for shape in shapes]
     with pytest.raises(error) as caught:
         attend(*inputs, **arguments)
@@ -294,76 +93,150 @@ def test_wrong_arguments_raise(error, words, shapes, arguments):
         assert part in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["query", "key", "value"])
-@pytest.mark.parametrize("dtype", ["int32", "bool", "complex64"])
-def test_inputs_that_are_not_floats_raise(name, dtype):
-    inputs = dict(zip(("query", "key", "value"), query_key_value(), strict=True))
-    inputs[name] = jnp.ones(inputs[name].shape, dtype)
-    with pytest.raises(TypeError, match=rf"^{name} \[.*must be floating point, got {dtype}"):
-        attend(**inputs)
+def zeros(*shape, dtype="float32"):
+    return np.zeros(shape, dtype)
+
+
+def heads(number):
+    return {"key": zeros(S, number, H), "value": zeros(S, number, Hv)}
+
+
+INPUTS = dict(zip(("query", "key", "value"), query_key_value(), strict=True))
+BATCH = dict(zip(INPUTS, query_key_value((2,)), strict=True))
+BLOCKS = block_mask(masks.lengths(3), T, S, tile_sizes=(2, 2))
+WRONG_TYPES = [
+    ("query [..., T, N, H] must be an array, got list", {"query": [[[1.0]]]}),
+    ("query [..., T, N, H] must be floating point, got int32", {"query": zeros(1, dtype="int32")}),
+    ("key [..., S, K, H] must be floating point, got bool", {"key": zeros(1, dtype="bool")}),
+    (
+        "value [..., S, K, Hv] must be floating point, got compl",
+        {"value": zeros(1, dtype="complex")},
+    ),
+    ("must be a pair (query_positions, key_positions)", {"positions": ROWS}),
+    ("query_positions must be integers, got float", {"positions": (ROWS / 2, COLUMNS)}),
+    ("key_positions must be integers, got bool", {"positions": (ROWS, COLUMNS > 3)}),
+    ("call it if it makes a mask, as in masks.causal()", {"mask": masks.causal}),
+    ("wrap a predicate in masks.from_function", {"mask": lambda query, key: query > key}),
+    ("a mask is a masks.Mask or a bool array, got 'causal'", {"mask": "causal"}),
+    ("heads must be integers, got float32", {"heads": zeros(N)}),
+    ("dropout must be Dropout(rng, rate), got float", {"dropout": 0.1}),
+    ("dropout rng must be a jax.random.key, got NoneType", {"dropout": Dropout(None, 0.1)}),
+    ("dropout rng must be a jax.random.key, got int", {"dropout": Dropout(0, 0.1)}),
+    ("dropout rng must be a jax.random.key, got float", {"dropout": Dropout(zeros(3), 0.1)}),
+    ("jax.random.key, got uint32 of shape ()", {"dropout": Dropout(np.uint32(3), 0.1)}),
+    ("key, got uint32 of shape (1,)", {"dropout": Dropout(zeros(1, dtype="uint32"), 0.1)}),
+    ("takes a collection of names: write ('weights',)", {"returning": "weights"}),
+]
+WRONG_VALUES = [
+    ("query [..., T, N, H] needs at least 3 axes, got shape (5, 11)", {"query": zeros(T, H)}),
+    ("key [..., S, K, H] needs at least 3 axes, got shape (7, 11)", {"key": zeros(S, H)}),
+    ("value [..., S, K, Hv] needs at least 3 axes, got shape (13,)", {"value": zeros(Hv)}),
+    ("batch axes differ: (2,) in query but (3,) in key", BATCH | {"key": zeros(3, S, K, H)}),
+    ("batch axes differ: (2,) in query but () in value", BATCH | {"value": INPUTS["value"]}),
+    ("H differ: 11 in query but 12 in key; got query (5, 6, 11)", {"key": zeros(S, K, 12)}),
+    ("key lengths S differ: 7 in key but 8 in value", {"value": zeros(8, K, Hv)}),
+    ("key/value heads K differ: 3 in key but 2 in value", {"value": zeros(S, 2, Hv)}),
+    ("be shared evenly by 4 key/value heads (axis K): K must divide N", heads(4)),
+    ("6 query heads (axis N) cannot be shared evenly by 0 key/value heads", heads(0)),
+    ("scale is one number for all scores, got shape (6,)", {"scale": zeros(N)}),
+    ("query_positions must end in an axis of 5, got shape (7,)", {"positions": (COLUMNS, COLUMNS)}),
+    ("key_positions must end in an axis of 7, got shape ()", {"positions": (ROWS, 3)}),
+    (
+        "query_positions has the leading axes (3,), which do not broadcast to the batch axes (2,)",
+        BATCH | {"positions": (zeros(3, T, dtype=int), COLUMNS)},
+    ),
+    ("describes 7 queries (T)", {"mask": ~masks.lengths(3) & masks.segments(COLUMNS)}),
+    (
+        "5 queries and 7 keys do not determine the positions of the queries",
+        {"mask": masks.lengths(3) | ~masks.window(2)},
+    ),
+    ("pass positions=(query_positions, key_positions)", {"mask": masks.causal()}),
+    ("mask has the leading axes (3,)", BATCH | {"mask": masks.lengths([1, 2, 3])}),
+    ("mask has the leading axes (2,)", {"mask": masks.lengths([1, 2])}),
+    ("BlockMask is for 5 queries and 7 keys, but there", {"query": zeros(4, N, H), "mask": BLOCKS}),
+    ("BlockMask has tiles of (2, 2), not (4, 4)", {"mask": BLOCKS, "tile_sizes": (4, 4)}),
+    ("positions to block_mask, not to attend", {"mask": BLOCKS, "positions": (ROWS, COLUMNS)}),
+    *(
+        (
+            f"tile_sizes must be (queries, keys), two integers of at least 1, got {given}",
+            {"tile_sizes": given},
+        )
+        for given in ((0, 8), (8, -1), (8,), 8, (8.0, 8))
+    ),
+    ("heads must have one number for each of N=6, got (2,)", {"heads": np.arange(2)}),
+    ("default, high, highest, got 'hihgest'; did you mean", {"precision": "hihgest"}),
+    (
+        "dropout.rng has the leading axes (3,), which do not broadcast to the batch axes (2,)",
+        BATCH | {"dropout": Dropout(jax.random.split(RNG, 3), 0.1)},
+    ),
+    ("must be one of weights, logsumexp, largest_score, got 'scores'", {"returning": ("scores",)}),
+]
+
+
+@pytest.mark.parametrize(
+    "error, words, arguments",
+    [
+        *((TypeError, *each) for each in WRONG_TYPES),
+        *((ValueError, *each) for each in WRONG_VALUES),
+    ],
+)
+def test_wrong_arguments_raise(error, words, arguments):
+    with pytest.raises(error, match=re.escape(words)):
+        attend(**INPUTS | arguments)
+
+
+RECEIVES = "a mask function receives (query_position, key_position"
+RETURNS = f"{RECEIVES}) and must return bool[], got"
+
+
+def same(query, key):
+    return query == key
+
+
+def bounds_of_tiles(function):
+    return lambda: masks.from_function(same, tile_bounds=function)
+
+
+def partial(*shape):
+    *batch, num_queries, num_heads, _ = shape
+    return zeros(*shape), zeros(*batch, num_heads, num_queries)
+
+
+PARTIAL = partial(T, N, Hv)
+WRONG_PARTIALS = [
+    [],
+    [PARTIAL, partial(T + 1, N, Hv)],
+    [PARTIAL, partial(2, T, N, Hv)],
+    [(PARTIAL[0], zeros(T, N))],
+    [PARTIAL[0]],
+    [(PARTIAL[0], {"logsumexp": PARTIAL[1]})],
+]
 
 
 @pytest.mark.parametrize(
     "make, error, words",
     [
-        (
-            lambda: masks.window(-1),
-            ValueError,
-            "a window reaches 0 or more positions, got before=-1",
-        ),
+        (lambda: masks.window(-1), ValueError, "reaches 0 or more positions, got before=-1"),
         (lambda: masks.window(2, -3), ValueError, "got before=2 and after=-3"),
         (lambda: masks.block(0), ValueError, "a block holds at least 1 position, got size=0"),
-        (lambda: masks.lengths([1.0, 2.0]), TypeError, "lengths must be integers, got float"),
-        (lambda: masks.prefix(2.5), TypeError, "must be integers, got float"),
-        (
-            lambda: masks.segments(3),
-            ValueError,
-            "query_segments needs at least 1 axis, got shape ()",
-        ),
-        (
-            lambda: masks.segments([0], 3),
-            ValueError,
-            "key_segments needs at least 1 axis, got shape ()",
-        ),
-        (lambda: masks.segments([0], [True]), TypeError, "key_segments must be integers, got bool"),
-        (
-            lambda: masks.cu_seqlens([0, 3], [0, 2, 3]),
-            ValueError,
-            "2 query_offsets and 3 key_offsets are for different numbers of sequences",
-        ),
-        (lambda: masks.cu_seqlens(3), ValueError, "query_offsets needs at least 1 axis"),
-        (
-            lambda: masks.window(2) & masks.cu_seqlens([0, 1, 4], [0, 3, 4]),
-            ValueError,
-            "pass causal=True to cu_seqlens",
-        ),
-        (lambda: empty_cache(2, 3, num_kv_heads=1, head_width=2), TypeError, "such as (2,), got 2"),
-        (
-            lambda: masks.cu_seqlens([0, 5, 3]),
-            ValueError,
-            "query_offsets are cumulative: 0 first and never decreasing, got [0 5 3]",
-        ),
-        (
-            lambda: masks.cu_seqlens([0, 5], np.array([1, 3], np.uint8)),
-            ValueError,
-            "key_offsets are cumulative: 0 first and never decreasing, got [1 3]",
-        ),
-        (
-            lambda: masks.cu_seqlens(jnp.array([[0, 1], [-1, 2]])),
-            ValueError,
-            "query_offsets are cumulative: 0 first",
-        ),
+        (lambda: masks.lengths([1.0]), TypeError, "lengths must be integers, got float"),
         (lambda: masks.lengths([3, -1]), ValueError, "lengths must be 0 or more, got -1"),
-        (
-            lambda: masks.lengths(3, query_lengths=jnp.int32(-2)),
-            ValueError,
-            "query_lengths must be 0 or more, got -2",
-        ),
+        (lambda: masks.lengths(3, query_lengths=-2), ValueError, "must be 0 or more, got -2"),
+        (lambda: masks.lengths(3, query_lengths=2.5), TypeError, "must be integers, got float"),
+        (lambda: masks.prefix(2.5), TypeError, "must be integers, got float"),
         (lambda: masks.prefix(-1), ValueError, "length must be 0 or more, got -1"),
+        (lambda: masks.segments(3), ValueError, "query_segments needs at least 1 axis"),
+        (lambda: masks.segments([0], 3), ValueError, "key_segments needs at least 1 axis"),
+        (lambda: masks.segments([0], [True]), TypeError, "key_segments must be integers, got bool"),
+        (lambda: masks.cu_seqlens(3), ValueError, "query_offsets needs at least 1 axis"),
+        (lambda: masks.cu_seqlens([0, 5, 3]), ValueError, "never decreasing, got [0 5 3]"),
+        (lambda: masks.cu_seqlens([0, 5], np.uint8([1, 3])), ValueError, "key_offsets are cumul"),
+        (lambda: masks.cu_seqlens(jnp.array([[0, 1], [-1, 2]])), ValueError, "0 first and never"),
+        (lambda: masks.cu_seqlens([0, 3], [0, 2, 3]), ValueError, "different numbers of sequences"),
         (
-            lambda: masks.lengths(3, query_lengths=2.5),
-            TypeError,
-            "query_lengths must be integers, got float",
+            lambda: masks.window(2) & masks.cu_seqlens([0, 4], [0, 3]),
+            ValueError,
+            "causal=True to cu",
         ),
         (
             lambda: masks.from_array(np.eye(3, dtype=np.float32)),
@@ -376,51 +249,53 @@ def test_inputs_that_are_not_floats_raise(name, dtype):
             ValueError,
             "a mask array has the axes [..., T, S], got shape (3,)",
         ),
+        (lambda: masks.causal() | True, TypeError, "with masks and bool arrays, not with bool"),
+        (lambda: masks.causal() and masks.full(), TypeError, "a mask is neither true nor false"),
+        (lambda: masks.causal() or masks.full(), TypeError, "a mask is neither true nor false"),
+        (lambda: not masks.causal(), TypeError, "a mask is neither true nor false"),
+        (lambda: masks.picture(masks.lengths([2, 3]), 6), ValueError, "is for a batch of (2,)"),
+        (lambda: masks.from_function(None), TypeError, "'NoneType' object is not callable"),
+        (lambda: masks.from_function(lambda q, k: q - k), TypeError, f"{RETURNS} int32[]"),
+        (
+            lambda: masks.from_function(lambda q, k: ~zeros(3, dtype=bool)),
+            TypeError,
+            f"{RETURNS} bool[3]",
+        ),
+        (lambda: masks.from_function(lambda q, k: q > 3 and k > 3), TypeError, "as traced numbers"),
+        (lambda: masks.from_function(lambda q: q > 3), TypeError, f"{RECEIVES}), and raised"),
+        (lambda: masks.from_function(same, zeros(3)), TypeError, f"{RECEIVES}, array), and raised"),
+        (lambda: block_mask(masks.causal(), -3), ValueError, "of at least 1, got -3 and -3"),
+        (lambda: block_mask(masks.causal(), 6.5), ValueError, "of at least 1, got 6.5 and 6.5"),
+        (lambda: block_mask(masks.causal(), T, 0), ValueError, "of at least 1, got 5 and 0"),
+        (lambda: block_mask(masks.causal(), T, S), ValueError, "do not determine the positions"),
+        (lambda: block_mask(masks.segments(COLUMNS), T, S), ValueError, "describes 7 queries"),
+        (lambda: block_mask(masks.full(), T, tile_sizes=(0, 2)), ValueError, "tile_sizes must be"),
+        (lambda: block_mask(np.ones((T, S), bool), T, S), TypeError, "masks.from_array"),
+        (lambda: empty_cache(2, 3, num_kv_heads=1, head_width=2), TypeError, "such as (2,), got 2"),
+        (
+            bounds_of_tiles(lambda query, key: key.low <= query.high),
+            TypeError,
+            "bool[], bool[], got",
+        ),
+        (bounds_of_tiles(lambda query: query), TypeError, "receives (query.low, "),
         *(
-            (
-                lambda lengths=lengths: block_mask(masks.causal(), *lengths),
-                ValueError,
-                f"two integers of at least 1, got {lengths[0]} and {lengths[-1]}",
-            )
-            for lengths in ((-3,), (6.5,), (T, 0))
+            (lambda partials=partials: merge(partials), ValueError, "merge takes one or more pairs")
+            for partials in WRONG_PARTIALS
         ),
-        (
-            lambda: masks.causal() | True,
-            TypeError,
-            "a mask composes with masks and bool arrays, not with bool",
+        *(
+            (lambda rate=rate: Dropout(RNG, rate), TypeError, "rate must be a Python number")
+            for rate in ("0.1", None, jnp.float32(0.1))
         ),
-        (
-            lambda: masks.from_function(lambda query, key: query - key),
-            TypeError,
-            "(query_position, key_position) and must return bool[], got int32[]",
-        ),
-        (
-            lambda: masks.from_function(lambda query, key: jnp.ones(3, bool) & (query == key)),
-            TypeError,
-            "must return bool[], got bool[3]",
-        ),
-        (
-            lambda: masks.from_function(lambda query, key: query > 3 and key > 3),
-            TypeError,
-            "as traced numbers, which Python's if, and, or and range(...) do not accept",
-        ),
-        (
-            lambda: masks.from_function(lambda query: query > 3),
-            TypeError,
-            "a mask function receives (query_position, key_position), and raised: ",
-        ),
-        (
-            lambda: masks.from_function(lambda query, key: query > key, np.ones(3)),
-            TypeError,
-            "a mask function receives (query_position, key_position, array), and raised: ",
+        *(
+            (lambda rate=rate: Dropout(RNG, rate), ValueError, "must lie in [0, 1), got")
+            for rate in (-0.1, 1.0, np.nan)
         ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_wrong_masks_raise(make, error, words):
-    with pytest.raises(error) as caught:
+def test_wrong_parts_raise(make, error, words):
+    with pytest.raises(error, match=re.escape(words)):
         make()
-    assert words in str(caught.value)
 
 
 def test_mask_may_be_larger_than_the_inputs_with_explicit_positions():
@@ -428,91 +303,3 @@ def test_mask_may_be_larger_than_the_inputs_with_explicit_positions():
     output = attend(*query_key_value(), mask=whole, positions=(ROWS + 2, COLUMNS))
     expected = attend(*query_key_value(), mask=masks.causal(), positions=(ROWS + 2, COLUMNS))
     np.testing.assert_array_equal(output, expected)
-
-
-@pytest.mark.parametrize(
-    "arguments, words",
-    [
-        ({"mask": masks.causal}, "call it if it makes a mask, as in masks.causal()"),
-        ({"mask": lambda query, key: query > key}, "wrap a predicate in masks.from_function"),
-        ({"mask": "causal"}, "a mask is a masks.Mask or a bool array, got 'causal'"),
-        ({"dropout": 0.1}, "dropout must be Dropout(rng, rate), got float"),
-        ({"dropout": Dropout(None, 0.1)}, "dropout rng must be a jax.random.key, got NoneType"),
-        ({"dropout": Dropout(np.zeros(3), 0.1)}, "dropout rng must be a jax.random.key, got float"),
-        ({"dropout": Dropout(np.uint32(3), 0.1)}, "jax.random.key, got uint32 of shape ()"),
-        ({"dropout": Dropout(np.ones(1, np.uint32), 0.1)}, "key, got uint32 of shape (1,)"),
-    ],
-)
-def test_wrong_mask_or_dropout_is_named(arguments, words):
-    with pytest.raises(TypeError) as caught:
-        attend(*query_key_value(), **arguments)
-    assert words in str(caught.value)
-
-
-@pytest.mark.parametrize("rate", ["0.1", None])
-def test_dropout_rate_that_is_not_a_number_raises(rate):
-    with pytest.raises(TypeError, match="dropout rate must be a Python number"):
-        Dropout(RNG, rate)
-
-
-def test_list_as_query_raises():
-    _, key, value = query_key_value()
-    with pytest.raises(TypeError, match="must be an array, got list"):
-        attend([[[1.0]]], key, value)
-
-
-def test_scale_with_axes_raises():
-    with pytest.raises(ValueError, match=r"scale is one number for all scores, got shape \(6,\)"):
-        attend(*query_key_value(), scale=jnp.ones(N))
-
-
-def test_python_and_or_not_of_masks_raise():
-    for compose in (
-        lambda: masks.causal() and masks.lengths(3),
-        lambda: masks.causal() or masks.lengths(3),
-        lambda: not masks.causal(),
-    ):
-        with pytest.raises(TypeError, match="a mask is neither true nor false"):
-            compose()
-
-
-def test_calling_a_batched_mask_raises():
-    with pytest.raises(ValueError, match=r"this mask is for a batch of \(2,\)"):
-        masks.picture(masks.causal() & masks.lengths([2, 3]), 6)
-
-
-def partial(*shape):
-    *batch, num_queries, num_heads, _ = shape
-    return jnp.zeros(shape), jnp.zeros((*batch, num_heads, num_queries))
-
-
-@pytest.mark.parametrize(
-    "partials",
-    [
-        [],
-        [partial(T, N, Hv), partial(T + 1, N, Hv)],
-        [partial(T, N, Hv), partial(2, T, N, Hv)],
-        [partial(T, N, Hv), (partial(T, N, Hv)[0], jnp.zeros((T, N)))],
-        [(partial(T, N, Hv)[0], jnp.zeros((T, N)))],
-        [partial(T, N, Hv)[0]],
-        [(partial(T, N, Hv)[0], {"logsumexp": partial(T, N, Hv)[1]})],
-    ],
-    ids=["none", "lengths", "batch axes", "swapped axes", "one of swapped axes", "array", "dict"],
-)
-def test_merge_of_partial_results_that_do_not_fit_raises(partials):
-    with pytest.raises(ValueError, match="merge takes one or more pairs of output"):
-        merge(partials)
-
-
-def test_block_mask_of_an_array_raises():
-    with pytest.raises(TypeError, match=r"mask.*masks\.from_array"):
-        block_mask(np.ones((T, S), bool), T, S)
-
-
-def test_block_mask_of_wrong_lengths_raises():
-    with pytest.raises(ValueError, match="the mask describes 7 queries"):
-        block_mask(masks.segments(COLUMNS), T, S)
-    with pytest.raises(ValueError, match="5 queries and 7 keys do not determine the positions"):
-        block_mask(masks.causal(), T, S)
-    with pytest.raises(ValueError, match="tile_sizes must be"):
-        block_mask(masks.causal(), T, tile_sizes=(0, 2))

@@ -10,12 +10,7 @@ import numpy as np
 import pytest
 
 from attention import attend, masks, scores
-from attention.primitives.functions import hoist
-from tests.attention.primitives.inputs import (
-    draw,
-    in_tiles,
-    jitted,
-)
+from tests.attention.primitives.inputs import draw, in_tiles, jitted
 
 T, N, H = 10, 2, 3
 QUERY, KEY, VALUE = draw(*[(T, N, H)] * 3)
@@ -28,14 +23,7 @@ def loss(weight, implementation, query=QUERY):
     score = scores.from_function(
         lambda s, q, k, n: s * weight + weight**2 * (q - k).astype(s.dtype)
     )
-    output = attend(
-        query,
-        KEY,
-        VALUE,
-        mask=masks.causal(),
-        score=score,
-        **TILES[implementation],
-    )
+    output = attend(query, KEY, VALUE, mask=masks.causal(), score=score, **TILES[implementation])
     return jnp.sum(jnp.sin(output))
 
 
@@ -85,14 +73,7 @@ def test_arrays_as_arguments_equal_closures(implementation):
         else:
             score = scores.from_function(lambda s, q, k, n, x: s + x[jnp.abs(q - k) % 5], table)
             mask = masks.from_function(lambda q, k, x: x[q] >= x[k], ids)
-        output = attend(
-            QUERY,
-            KEY,
-            VALUE,
-            mask=mask,
-            score=score,
-            **TILES[implementation],
-        )
+        output = attend(QUERY, KEY, VALUE, mask=mask, score=score, **TILES[implementation])
         return jnp.sum(jnp.sin(output))
 
     closed, given = (jax.value_and_grad(run)(table, closed) for closed in (True, False))
@@ -100,20 +81,17 @@ def test_arrays_as_arguments_equal_closures(implementation):
     assert np.abs(given[1]).min() > 1e-4
 
 
-@pytest.mark.parametrize("length", [64, 256])
-def test_vmap_of_traced_document_ids_in_a_mask(length):
-    """The default implementation at lengths on both sides of its change to tiles."""
-    ids = np.stack([np.arange(length) // 50, np.arange(length) // 7])
-    inputs = draw(*[(2, length, 1, H)] * 3)
+@pytest.mark.parametrize("implementation", TILES)
+def test_vmap_of_traced_document_ids_in_a_mask(implementation):
+    ids, inputs = np.stack([np.arange(T) // 5, np.arange(T) // 3]), draw(*[(2, T, 1, H)] * 3)
 
     def one(query, key, value, ids):
         mask = masks.causal() & masks.from_function(lambda q, k: ids[q] == ids[k])
-        return attend(query, key, value, mask=mask)
+        return attend(query, key, value, mask=mask, **TILES[implementation])
 
-    output = jax.jit(jax.vmap(one))(*inputs, ids)
     mask = masks.causal() & masks.segments(ids)
     expected = attend(*inputs, mask=mask, implementation="reference")
-    np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(jax.jit(jax.vmap(one))(*inputs, ids), expected, 1e-4, 1e-5)
 
 
 MAKERS = {
@@ -183,7 +161,7 @@ def test_a_score_for_another_dtype_keeps_its_arrays():
 @pytest.mark.parametrize("implementation", TILES)
 def test_functions_that_read_a_python_number(implementation):
     """They take it when the mask or the score is made."""
-    distance, read, windows, scaled = np.subtract.outer(np.arange(T), np.arange(T)), {}, [], []
+    distance, read, made = np.subtract.outer(np.arange(T), np.arange(T)), {}, []
 
     def window(query, key):
         return query - key < read["size"]
@@ -193,17 +171,16 @@ def test_functions_that_read_a_python_number(implementation):
 
     for size in (1, 2, 3):
         read["size"] = size
-        windows += [masks.from_function(lambda *x: window(*x)), masks.from_function(window)]
-        scaled.append(scores.from_function(scale))
+        both = masks.from_function(lambda *x: window(*x)), masks.from_function(window)
+        made.append((size, both, scores.from_function(scale)))
+    run = functools.partial(attend, **TILES[implementation])
     by_definition = jitted(functools.partial(attend, implementation="reference"))
-    for mask, size in zip((*windows, windows[0]), (1, 1, 2, 2, 3, 3, 1), strict=True):
-        actual = attend(QUERY, KEY, VALUE, mask=mask, **TILES[implementation])
+    for size, both, score in (*made, made[0]):
         expected = by_definition(QUERY, KEY, VALUE, mask=distance < size)
-        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
-    for score, size in zip(scaled, (1, 2, 3), strict=True):
-        actual = attend(QUERY, KEY, VALUE, score=score, **TILES[implementation])
+        for mask in both:
+            np.testing.assert_allclose(run(QUERY, KEY, VALUE, mask=mask), expected, 1e-5, 1e-6)
         expected = by_definition(np.float32(size) * QUERY, KEY, VALUE)
-        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(run(QUERY, KEY, VALUE, score=score), expected, 1e-5, 1e-5)
 
 
 def with_custom_jvp(factor):
@@ -252,15 +229,6 @@ def test_programs_whose_text_is_equal_but_incomplete(make, implementation):
     query = 5 * QUERY if make is with_table_of_inner_jit else QUERY
     expected = 5 * gradient(query, 1.0)
     np.testing.assert_allclose(gradient(QUERY, 5.0), expected, rtol=1e-4, atol=1e-6)
-
-
-def test_closures_become_arguments():
-    table = jnp.arange(4.0)
-    scalars = {"score": "float32", "head": "int32"}
-    closure = hoist("score", lambda s, n: s * table[n], scalars, (), "float32[]")
-    np.testing.assert_array_equal(closure.arrays[0], table)
-    (doubled,) = closure.program((2 * table,), jnp.float32(5), jnp.int32(3))
-    np.testing.assert_allclose(doubled, 30)
 
 
 def test_constant_bool_array_under_jit():

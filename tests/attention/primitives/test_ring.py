@@ -1,10 +1,5 @@
 """Ring attention: sequences sharded over devices, equal to attention on one device."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,34 +10,26 @@ from jax.sharding import PartitionSpec as P
 from attention import ShardedAttention, block_mask, masks, zigzag
 from tests.attention.primitives.inputs import draw
 from tests.attention.primitives.ring import CHECKS, SLOW
+from tests.attention.primitives.sharding import on_eight_devices
 
 MESH = jax.make_mesh((2,), ("sequence",), axis_types=(AxisType.Auto,))
-RING = ShardedAttention(MESH, P(None, "sequence"))
+BY_TOKEN = P(None, "sequence")
+RING = ShardedAttention(MESH, BY_TOKEN)
 QUERY, KEY = draw((2, 6, 4, 3), (2, 6, 2, 3))
 
 
-def run_on_eight_devices(*names):
-    result = subprocess.run(
-        [sys.executable, "-W", "error", "-m", "tests.attention.primitives.ring", *names],
-        cwd=Path(__file__).parents[3],
-        env=os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "8"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 0, result.stdout + result.stderr[-3000:]
-    return result.stdout
+RUN = "tests.attention.primitives.ring"
 
 
 def test_results_and_gradients_equal_those_of_one_device():
-    assert run_on_eight_devices().count("passed") == len(CHECKS)
+    assert on_eight_devices(RUN).count("passed") == len(CHECKS)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SLOW)
 def test_slow(name):
-    """A model; the contract; memory of a device; a training step of 32k tokens in one row."""
-    assert run_on_eight_devices(name).count("passed") == 1
+    """A model; the contract; memory of a device; the gradient of 32k tokens in one row."""
+    assert on_eight_devices(RUN, name).count("passed") == 1
 
 
 def computed_tiles(order, shards):
@@ -75,20 +62,17 @@ def test_zigzag_is_a_permutation():
 
 
 @pytest.mark.parametrize(
-    "spec, options, shape, message",
+    "spec, shape, options, message",
     [
-        (P(None, "sequence"), {}, (2, 7, 4, 3), "do not divide query length T=7"),
-        (P(None, None, None, "sequence"), {}, (2, 6, 4, 2), "only the batch axes, T and N"),
-        (P(None, "sequence"), {"returning": ("weights",)}, (2, 6, 4, 3), "not weights"),
-        (
-            P(None, "sequence"),
-            {"implementation": "reference"},
-            (2, 6, 4, 3),
-            "'tiled', not 'reference'",
-        ),
+        (P("sequence"), (3, 6, 4, 3), {}, "of axis 'sequence' do not divide batch axis 0=3"),
+        (P(None, None, "sequence"), (2, 6, 1, 3), {}, "do not divide heads N=1"),
+        (BY_TOKEN, (2, 7, 4, 3), {}, "do not divide query length T=7"),
+        (P(None, None, None, "sequence"), (2, 6, 4, 2), {}, "only the batch axes, T and N"),
+        (BY_TOKEN, (2, 6, 4, 3), {"returning": ("weights",)}, "not weights"),
+        (BY_TOKEN, (2, 6, 4, 3), {"implementation": "reference"}, "'tiled', not 'reference'"),
     ],
 )
-def test_refusals(spec, options, shape, message):
+def test_refusals(spec, shape, options, message):
     (query,) = draw(shape)
     with pytest.raises(ValueError, match=message):
         ShardedAttention(MESH, spec)(query, query, query, **options)
@@ -104,5 +88,6 @@ def test_second_derivatives_are_refused_in_a_sentence():
 
 def test_equal_ring_attention_is_not_compiled_again():
     """It is a static field of the context of modules."""
-    assert ShardedAttention(MESH, P(None, "sequence")) == RING
-    assert hash(RING) == hash(ShardedAttention(MESH, P(None, "sequence")))
+    equal = ShardedAttention(MESH, BY_TOKEN)
+    assert equal == RING
+    assert hash(equal) == hash(RING)

@@ -1,6 +1,5 @@
 """Attention in tiles against the definition: options, statistics, derivatives, cost."""
 
-import dataclasses
 import functools
 import time
 
@@ -13,22 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attention import Dropout, attend, masks, scores
-from attention.primitives.arguments import RETURNING, check_arguments
-from attention.primitives.dot_product import attend_by_definition
-from attention.primitives.tiled import attend_in_tiles
-from tests.attention.primitives.inputs import (
-    changed,
-    draw,
-    in_tiles,
-    inner_jaxprs,
-    jitted,
-)
+from attention.primitives.arguments import RETURNING
+from attention.testing import check_attention
+from tests.attention.primitives.inputs import changed, draw, in_tiles, jitted
 from tests.attention.primitives.test_block_mask import MASKS
 
 B, T, S, N, K, H, V = 2, 21, 37, 6, 3, 5, 7
 TILES = (8, 16)  # 3 by 3 tiles; the last row and column are smaller
 QUERY, KEY, VALUE = draw((B, T, N, H), (B, S, K, H), (B, S, K, V))
-AT_THE_END = np.arange(S - T, S), np.arange(S)
 AT_THE_START = np.arange(T), np.arange(S)
 RANDOM = np.random.default_rng(0)
 SEGMENTS = np.sort(RANDOM.integers(0, 3, (B, S)), axis=1)
@@ -66,58 +57,30 @@ CASES = {
         "score": (RELATIVE, BIAS),
     },
 }
-DIFFERENTIABLE = ("output", "logsumexp", "weights")
-TWICE_DIFFERENTIABLE = ("output", "logsumexp")  # the other results are computed from these
+DIFFERENTIABLE = ("logsumexp", "weights")
 
 
-def compute(implementation, inputs, arguments):
-    arguments = check_arguments(*inputs, **arguments, returning=RETURNING, tile_sizes=TILES)
-    if implementation == "definition":
-        return attend_by_definition(arguments)
-    return attend_in_tiles(arguments)
+def gradient(implementation, inputs, score, arguments):
+    """Return the gradient of a sum over all differentiable results, and the results."""
 
+    def loss(inputs, score):
+        options = {"score": score, "returning": RETURNING, **in_tiles(implementation, *TILES)}
+        output, found = attend(*inputs, **arguments, **options)
+        results = output, *(found[name] for name in DIFFERENTIABLE)
+        finite = (jnp.where(jnp.isfinite(array), array, 0) for array in results)
+        return sum(jnp.sum(jnp.sin(array + 0.1)) for array in finite), (output, found)
 
-computed = jitted(compute, static_argnums=0)
-MASKED_EXAMPLE = {"mask": masks.lengths([S, 0])}
-
-
-def loss(implementation, inputs, score, arguments, names=DIFFERENTIABLE):
-    """Return a sum over all differentiable results, and the results."""
-    found = compute(implementation, inputs, {**arguments, "score": score})
-    finite = [jnp.where(jnp.isfinite(found[name]), found[name], 0) for name in names]
-    return sum(jnp.sum(jnp.sin(array + 0.1)) for array in finite), found
-
-
-def gradient(implementation, inputs, score, arguments, names=DIFFERENTIABLE):
-    """Return the gradient of the loss, and the results."""
-    function = jax.grad(loss, argnums=(1, 2), allow_int=True, has_aux=True)
-    gradients, found = function(implementation, inputs, score, arguments, names)
+    function = jax.grad(loss, argnums=(0, 1), allow_int=True, has_aux=True)
+    gradients, found = function(inputs, score)
     return [x for x in jax.tree.leaves(gradients) if x.dtype != jax.dtypes.float0], found
 
 
 differentiated = jitted(gradient, static_argnums=0)
 
 
-def higher_derivatives(implementation, inputs, score, arguments):
-    """Return a forward derivative, forward over reverse and reverse over reverse mode.
-
-    Forward over reverse mode of the definition is a product with the other derivative.
-    """
-
-    def of_gradient(inputs):
-        found, _ = gradient(implementation, inputs, score, arguments, TWICE_DIFFERENTIABLE)
-        return sum(jnp.sum(jnp.sin(array.astype("float64"))) for array in found)
-
-    direction = jax.tree.map(jnp.cos, inputs)
-    forward = jax.jvp(
-        lambda x: loss(implementation, x, score, arguments)[0], (inputs,), (direction,)
-    )[1]
-    reverse = jax.grad(of_gradient)(inputs)
-    if implementation == "definition":
-        mixed = sum(jnp.vdot(*pair) for pair in zip(reverse, direction, strict=True))
-    else:
-        mixed = jax.jvp(of_gradient, (inputs,), (direction,))[1]
-    return forward, mixed, reverse
+def test_contract():
+    """Every row, in several tiles that most lengths are no multiples of."""
+    check_attention(functools.partial(attend, **in_tiles("tiled", 4, 3))).raise_if_failed()
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -125,152 +88,61 @@ def test_options_and_gradients_equal_the_definition(name):
     arguments, inputs = dict(CASES[name]), (QUERY, KEY, VALUE)
     score = arguments.pop("score", ())
     (expected, all_expected), (found, all_found) = (
-        differentiated(one, inputs, score, arguments) for one in ("definition", "tiled")
+        differentiated(one, inputs, score, arguments) for one in ("reference", "tiled")
     )
-    for part in ("output", *RETURNING):
-        chex.assert_trees_all_close(all_found[part], all_expected[part], rtol=1e-5, atol=1e-5)
+    chex.assert_trees_all_close(all_found, all_expected, rtol=1e-5, atol=1e-5)
     chex.assert_tree_all_finite(found)
     chex.assert_trees_all_close(found, expected, rtol=1e-3, atol=1e-4)
-    assert np.isneginf(all_found["logsumexp"]).any() == ("fully masked rows" in name)
+    assert np.isneginf(all_found[1]["logsumexp"]).any() == ("fully masked rows" in name)
 
 
-@pytest.mark.usefixtures("float64")
-def test_higher_derivatives_equal_the_definition():
-    """With fully masked rows, and without sinks, which would hide an error in them."""
-    arguments = {
-        "mask": masks.window(5, 3) & masks.lengths([30, 11]),
-        "positions": AT_THE_END,
-        "dropout": DROPOUT,
-    }
-    score = scores.alibi(scores.alibi_slopes(N)), scores.softcap(2.0)
-    inputs, score = jax.tree.map(lambda x: np.asarray(x, np.float64), ([QUERY, KEY, VALUE], score))
-    expected, found = (
-        jitted(higher_derivatives, static_argnums=0)(one, inputs, score, arguments)
-        for one in ("definition", "tiled")
-    )
-    chex.assert_tree_all_finite(found)
-    chex.assert_trees_all_close(found, expected, rtol=1e-9, atol=1e-9)
-
-
-@settings(max_examples=5)
+@settings(max_examples=7)
 @given(
     mask=MASKS,
     sizes=st.sampled_from([(1, 1), (13, 13), (31, 31), (13, 31)]),
-    rows=st.sampled_from([8, 16]),
+    tile_sizes=st.sampled_from([(8, 8), (16, 8), (1, 1), (5, 31), (64, 64)]),
     softcapped=st.booleans(),
 )
-def test_any_mask_length_and_tile(mask, sizes, rows, softcapped):
+def test_any_mask_length_and_tile(mask, sizes, tile_sizes, softcapped):
     num_queries, num_keys = sizes
     query, key, value = draw((1, num_queries, 2, H), (1, num_keys, 1, H), (1, num_keys, 1, V))
-    arguments = check_arguments(
-        query,
-        key,
-        value,
-        mask=mask,
-        tile_sizes=(rows, 8),
-        positions=(np.arange(num_queries) + num_keys - num_queries, np.arange(num_keys)),
-        score=scores.softcap(1.5) if softcapped else (),
-        returning=("logsumexp",),
+    positions = np.arange(num_queries) + num_keys - num_queries, np.arange(num_keys)
+    options = {"mask": mask, "positions": positions, "returning": ("logsumexp",)}
+    options |= {"score": scores.softcap(1.5)} if softcapped else {}
+    expected, found = (
+        attend(query, key, value, **options, **in_tiles(one, *tile_sizes))
+        for one in ("reference", "tiled")
     )
-    expected, found = attend_by_definition(arguments), attend_in_tiles(arguments)
-    for name in ("output", "logsumexp"):
-        np.testing.assert_allclose(found[name], expected[name], rtol=1e-5, atol=1e-5)
+    chex.assert_trees_all_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("tile_sizes", [(1, 1), (5, 3), (64, 64), (1, 37)], ids=str)
-def test_tile_sizes_change_neither_results_nor_the_kept_set(tile_sizes):
-    options = {"mask": masks.window(4, 2), "positions": AT_THE_END, "dropout": DROPOUT}
-    run = functools.partial(attend, QUERY, KEY, VALUE, **options, returning=("logsumexp",))
-    output, extras = run(implementation="tiled", tile_sizes=tile_sizes)
-    expected, others = run(implementation="reference")
-    np.testing.assert_allclose(output, expected, rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(extras["logsumexp"], others["logsumexp"], rtol=1e-5, atol=1e-5)
-
-
-BANDS = {
-    "sequences per example": masks.cu_seqlens([[0, 3, 29], [0, 11, 17]]) & masks.window(5),
-    "blocks of sequences per example": masks.cu_seqlens([[0, 3, 29], [0, 11, 17]]) & masks.block(5),
+SEQUENCES = masks.cu_seqlens([[0, 3, 29], [0, 11, 17]])
+THREE_SEGMENTS = masks.segments(np.searchsorted([20, 44], np.arange(64), side="right"))
+SPARSE = {  # mask, length, tile sizes
+    # A row of tiles with queries of two blocks visits the keys of both blocks.
+    "band of sequences per example": (SEQUENCES & masks.window(5), 29, (4, 2)),
+    "band of blocks of sequences per example": (SEQUENCES & masks.block(5), 29, (4, 2)),
+    # Of 16 columns of tiles, segments visit 5, at most a third, or 6.
+    "rows of few and many tiles": (THREE_SEGMENTS, 64, (4, 4)),
 }
 
 
-@pytest.mark.parametrize("name", BANDS)
-def test_gradients_of_narrow_bands(name):
-    """A row of tiles with queries of two blocks visits the keys of both blocks."""
-    (query,) = draw((B, 29, 1, H))
+@pytest.mark.parametrize("name", SPARSE)
+def test_derivatives_of_rows_that_skip_tiles(name):
+    """The gradient, and forward over reverse mode."""
+    mask, length, tile_sizes = SPARSE[name]
+    inputs = draw((B, length, 1, H))
 
-    def gradient(query, options):
-        def loss(query):
-            output, extras = attend(
-                *[query] * 3, mask=BANDS[name], returning=("weights",), **options
-            )
-            return jnp.sum(jnp.sin(output)) + jnp.sum(jnp.sin(extras["weights"]))
-
-        return jax.jit(jax.grad(loss))(query)
-
-    found = gradient(query, in_tiles("tiled", 4, 2))
-    np.testing.assert_allclose(found, gradient(query, in_tiles("reference")), rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("order", ["gradient", "forward over reverse"])
-def test_derivatives_of_rows_of_few_and_many_tiles(order):
-    """Of 16 columns of tiles, segments visit 5, at most a third, or 6."""
-    length = 64
-    mask = masks.segments(np.searchsorted([20, 44], np.arange(length), side="right"))
-    inputs = tuple(draw(*[(length, 1, H)] * 3))
+    def loss(options, query):
+        output, extras = attend(*[query] * 3, mask=mask, returning=("weights",), **options)
+        return jnp.sum(jnp.sin(output)) + jnp.sum(jnp.sin(extras["weights"]))
 
     def derivatives(options):
-        def loss(inputs):
-            output, extras = attend(*inputs, mask=mask, returning=("logsumexp",), **options)
-            return jnp.sum(jnp.sin(output)) + jnp.sum(jnp.sin(extras["logsumexp"]))
+        gradient = jax.grad(functools.partial(loss, options))
+        return jax.jit(lambda x: jax.jvp(gradient, (x,), (x,)))(*inputs)
 
-        if order == "gradient":
-            return jax.jit(jax.grad(loss))(inputs)
-        return jax.jit(lambda x: jax.jvp(jax.grad(loss), (x,), (x,))[1])(inputs)
-
-    found, expected = derivatives(in_tiles("tiled", 4, 4)), derivatives(in_tiles("reference"))
+    found, expected = (derivatives(in_tiles(one, *tile_sizes)) for one in ("tiled", "reference"))
     chex.assert_trees_all_close(found, expected, rtol=1e-4, atol=1e-5)
-
-
-def test_returning_more_keeps_the_bits_of_the_output():
-    arguments = check_arguments(QUERY, KEY, VALUE, **MASKED_EXAMPLE, tile_sizes=TILES)
-    alone = jax.jit(lambda arguments: attend_in_tiles(arguments)["output"])(arguments)
-    with_more = computed("tiled", (QUERY, KEY, VALUE), MASKED_EXAMPLE)["output"]
-    np.testing.assert_array_equal(alone, with_more)
-
-
-@pytest.mark.parametrize("number", [np.nan, np.inf])
-def test_nan_reaches_exactly_the_queries_that_attend_to_it(number):
-    """Keys from 20 on are masked in the second example only.
-
-    The arguments have the shapes of those of another test, so that both share a compiled program.
-    """
-    arguments = dict(CASES["bool array, all kinds of scores, dropout"])
-    lengths = np.array([S, 20])[:, None, None]
-    arguments["mask"] = np.broadcast_to(np.arange(S) < lengths, arguments["mask"].shape)
-    score = arguments.pop("score")
-    bad_key, bad_value = changed(KEY, np.s_[:, 20:], number), changed(VALUE, np.s_[:, 20:], number)
-    _, clean = differentiated("tiled", (QUERY, KEY, VALUE), score, arguments)
-    for key, value in ((bad_key, VALUE), (KEY, bad_value)):
-        gradients, found = differentiated("tiled", (QUERY, key, value), score, arguments)
-        for name in ("output", "logsumexp", "weights"):
-            assert np.isnan(found[name][0]).all()
-            np.testing.assert_array_equal(found[name][1], clean[name][1])
-        chex.assert_tree_all_finite([x[1] for x in gradients[:3]])
-        assert all(np.isnan(x[0]).all() for x in gradients[:3])
-
-
-def test_low_precision_accumulates_in_float32():
-    dtype = "bfloat16"
-    low = [x.astype(jnp.dtype(dtype)) for x in (QUERY, KEY, VALUE)]
-    high = [x.astype(np.float32) for x in low]
-
-    found = computed("tiled", low, {})
-    assert found["output"].dtype == dtype
-    expected = computed("definition", high, {})
-    unit = float(jnp.finfo(dtype).eps)  # the weights are rounded once, and the output
-    output = found["output"].astype("float32")
-    np.testing.assert_allclose(output, expected["output"], rtol=unit, atol=unit)
-    np.testing.assert_allclose(found["logsumexp"], expected["logsumexp"], rtol=1e-5)
 
 
 def test_vmap_equals_a_batch():
@@ -301,54 +173,30 @@ def test_arguments_may_have_batch_axes(leading):
     rngs = jax.random.split(jax.random.key(1), leading) if leading else jax.random.key(1)
     allowed, bias = draw((*leading, 9, 9), (*leading, 2, 9, 9))
     allowed = allowed > -1
-    arguments = check_arguments(
-        query,
-        key,
-        value,
-        dropout=Dropout(rngs, 0.5),
-        tile_sizes=(8, 8),
-        mask=allowed if len(leading) % 2 else masks.from_array(allowed),
-        score=scores.bias_array(bias),
-        positions=(np.broadcast_to(np.arange(9)[::-1], (*leading, 9)), np.arange(9)),
+    options = {
+        "dropout": Dropout(rngs, 0.5),
+        "mask": allowed if len(leading) % 2 else masks.from_array(allowed),
+        "score": scores.bias_array(bias),
+        "positions": (np.broadcast_to(np.arange(9)[::-1], (*leading, 9)), np.arange(9)),
+    }
+    expected, found = (
+        attend(query, key, value, **options, **in_tiles(one, 8, 8))
+        for one in ("reference", "tiled")
     )
-    expected, found = attend_by_definition(arguments), attend_in_tiles(arguments)
-    np.testing.assert_allclose(found["output"], expected["output"], rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("leading", [(8,), (1, 4), (2,)])
-def test_random_keys_of_another_batch_raise(leading):
-    rngs = jax.random.split(jax.random.key(0), leading)
-    with pytest.raises(ValueError, match=r"dropout.rng has the leading axes .* the query"):
-        attend(*draw(*[(4, 3, 1, 2)] * 3), dropout=Dropout(rngs, 0.5))
-
-
-def test_shared_bias_is_not_repeated_in_memory():
-    """A bias `[1, N, T, S]` for a batch of 16 takes the memory of `[N, T, S]`."""
-    inputs = [(16, 256, 2, 8)] * 3
-
-    def biased(query, key, value, bias):
-        score = scores.bias_array(bias)
-        return attend(query, key, value, score=score, implementation="tiled")
-
-    plain = scratch(biased, *inputs, (2, 256, 256))
-    assert scratch(biased, *inputs, (1, 2, 256, 256)) <= plain
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_transpose_of_the_derivative_by_values_alone():
-    inputs = QUERY[0], KEY[0], VALUE[0]
-    arguments = check_arguments(*inputs, mask=masks.lengths(20), tile_sizes=TILES)
+    inputs = query, key, value = QUERY[0], KEY[0], VALUE[0]
+    function = functools.partial(attend, mask=masks.lengths(20), **in_tiles("tiled", *TILES))
 
     def jvp_by_values(d_value):
-        def function(query, key, value):
-            given = dataclasses.replace(arguments, query=query, key=key, value=value)
-            return attend_in_tiles(given)["output"]
-
-        zeros = jnp.zeros_like(inputs[0]), jnp.zeros_like(inputs[1])
+        zeros = jnp.zeros_like(query), jnp.zeros_like(key)
         return jax.jvp(function, inputs, (*zeros, d_value))[1]
 
-    (cotangent,) = jax.linear_transpose(jvp_by_values, inputs[2])(jnp.ones((T, N, V)))
-    weights = attend_by_definition(arguments)["weights"]
-    expected = weights.sum(axis=1).reshape(K, N // K, S).sum(axis=1).T
+    (cotangent,) = jax.linear_transpose(jvp_by_values, value)(jnp.ones((T, N, V)))
+    _, extras = attend(*inputs, mask=masks.lengths(20), returning=("weights",))
+    expected = extras["weights"].sum(axis=1).reshape(K, N // K, S).sum(axis=1).T
     np.testing.assert_allclose(
         cotangent, jnp.broadcast_to(expected[..., None], (S, K, V)), rtol=1e-4
     )
@@ -386,13 +234,17 @@ def test_batch_that_skips_own_tiles_takes_the_memory_of_one_example():
     assert of_batch(8) < 1.5 * of_batch(1)
 
 
+@pytest.mark.parametrize("mask", [None, masks.lengths(np.arange(8) * 30 + 40)], ids=["all", "own"])
 @pytest.mark.parametrize("axes", [(), (1,)], ids=["no axis", "axis of one"])
-def test_shared_bias_is_not_repeated_for_examples_that_skip_own_tiles(axes):
-    """[N, T, S] and [1, N, T, S] take one copy and its gradient: 1 MiB, where 8 would take 8."""
+def test_shared_bias_is_not_repeated_in_memory(axes, mask):
+    """[N, T, S] and [1, N, T, S] take one copy and its gradient: 1 MiB, where 8 would take 8.
 
-    def loss(bias, query, key, value):
-        mask, score = masks.lengths(np.arange(8) * 30 + 40), scores.bias_array(bias)
-        return attend(query, key, value, mask=mask, score=score, implementation="tiled").sum()
+    For examples that are computed together, and for those that skip their own tiles.
+    """
+
+    def loss(bias, *inputs):
+        options = {"mask": mask, "implementation": "tiled"}
+        return attend(*inputs, score=scores.bias_array(bias), **options).sum()
 
     inputs = [(8, 256, 4, 8)] * 3
     assert scratch(jax.grad(loss), (*axes, 4, 256, 256), *inputs) < 8
@@ -453,51 +305,6 @@ def test_bool_mask_per_head(batched, shape, implementation):
 
 
 # Cost.
-
-
-def sequential_steps(jaxpr):
-    """Count the steps that a program runs one after another; a while loop counts as one."""
-    total = 0
-    for equation in jaxpr.eqns:
-        inner = list(map(sequential_steps, inner_jaxprs(equation)))
-        if equation.primitive.name == "scan":
-            total += equation.params["length"] * max(1, sum(inner))
-        elif equation.primitive.name == "while":
-            total += max(1, sum(inner))
-        elif equation.primitive.name == "cond":
-            total += max(inner)
-        else:
-            total += sum(inner)
-    return total
-
-
-@pytest.mark.parametrize("differentiated", [False, True], ids=["forward", "backward"])
-@pytest.mark.parametrize("mask", [None, masks.window(70)], ids=["all", "window"])
-def test_vmap_runs_as_many_steps_as_a_batch(mask, differentiated):
-    """64 examples of 256 tokens: the examples are not computed one after another."""
-    shape = jax.ShapeDtypeStruct((64, 256, 2, 8), jnp.float32)
-
-    def run(query, key, value):
-        return attend(query, key, value, mask=mask, implementation="tiled", tile_sizes=(64, 64))
-
-    def steps(function):
-        if differentiated:
-            return sequential_steps(
-                jax.make_jaxpr(jax.grad(lambda *x: function(*x).sum(), (0, 1, 2)))(*[shape] * 3)
-            )
-        return sequential_steps(jax.make_jaxpr(function)(*[shape] * 3))
-
-    assert steps(jax.vmap(run)) <= steps(run)
-
-
-def test_steps_of_nested_loops_are_counted():
-    def nested(x):
-        return jax.lax.scan(lambda x, _: (jax.lax.scan(step, x, None, 3)[0], None), x, None, 5)
-
-    def step(x, _):
-        return jnp.sin(x), None
-
-    assert sequential_steps(jax.make_jaxpr(nested)(1.0)) == 15
 
 
 def seconds(*calls):
@@ -582,28 +389,20 @@ def test_window_skips_tiles_under_vmap():
     assert of_window < 0.5 * of_dense
 
 
-@pytest.mark.parametrize("score", [-1e9, float(np.finfo(np.float32).min)])
-def test_weights_sum_to_one_where_all_scores_are_large(score):
+LOWEST = float(np.finfo(np.float32).min)
+
+
+@pytest.mark.parametrize("score, sinks", [(-1e9, ()), (LOWEST, ()), (1e9, (SINKS,))])
+def test_weights_sum_to_one_where_all_scores_are_large(score, sinks):
     """The logarithm of the number of keys is lost in the logsumexp of such a row."""
-    bias = np.zeros((T, S), np.float32)
-    bias[3] = score
+    bias = scores.bias_array(changed(np.zeros((T, S), np.float32), 3, score))
 
     @jax.jit
     def run(value):
-        options = {"score": scores.bias_array(bias), "returning": ("weights",)}
-        return attend(QUERY, KEY, value, implementation="tiled", tile_sizes=TILES, **options)
+        options = {"score": (bias, *sinks), "returning": ("weights",)}
+        return attend(QUERY, KEY, value, **options, **in_tiles("tiled", *TILES))
 
     _, pull, found = jax.vjp(run, VALUE, has_aux=True)
-    np.testing.assert_allclose(found["weights"].sum(-1), 1, rtol=1e-5)
     np.testing.assert_allclose(found["weights"][:, :, 3], 1 / S, rtol=1e-5)
     (gradient,) = pull(jnp.zeros((B, T, N, V)).at[:, 3].set(1))
     np.testing.assert_allclose(gradient.sum(1), N // K, rtol=1e-5)
-
-
-def test_weights_of_large_scores_beside_a_sink():
-    bias = scores.bias_array(jnp.full((T, S), 1e9))
-    options = {"score": (bias, SINKS), "returning": ("weights",), "tile_sizes": TILES}
-    _, found = jax.jit(functools.partial(attend, implementation="tiled", **options))(
-        QUERY, KEY, VALUE
-    )
-    np.testing.assert_allclose(found["weights"].sum(-1), 1, rtol=1e-5)
