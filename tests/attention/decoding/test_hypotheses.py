@@ -12,8 +12,7 @@ import pytest
 from attention import attend
 from attention.decoding import GNMT, Beam, Greedy, Sample, StoppingCriteria, decode
 from attention.decoding.hypotheses import constant_leaves
-from attention.primitives.cache import empty_cache
-from attention.primitives.constant import Constant
+from attention.primitives.cache import Constant, empty_cache
 from tests.attention.primitives.inputs import jitted
 
 B, S, H, V = 3, 11, 5, 7

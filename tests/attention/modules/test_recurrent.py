@@ -20,7 +20,7 @@ from attention.modules.recurrent import (
     RecurrentConfig,
     RecurrentEncoderDecoder,
 )
-from attention.primitives.constant import Constant
+from attention.primitives.cache import Constant
 from attention.testing import find_leaks
 from tests.attention.modules.inputs import DIMS, LENGTHS, B, S, T, filled, tokens
 from tests.attention.primitives.inputs import (
