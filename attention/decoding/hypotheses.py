@@ -9,7 +9,7 @@ from jax import Array
 
 from attention.decoding.output import Prediction
 from attention.decoding.strategy import NextTokens
-from attention.primitives.constant import Constant
+from attention.primitives.cache import Constant
 
 Predict = Callable[[Any, Any], tuple[Prediction, Any]]
 """`(state, tokens [B]) -> (prediction, state)`."""

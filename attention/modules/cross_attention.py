@@ -7,8 +7,7 @@ from jax import Array
 
 from attention.modules.attention import Attention
 from attention.modules.context import DEFAULT_CONTEXT, CacheSpec, Context, Output, type_of
-from attention.primitives.cache import Cache, full_cache
-from attention.primitives.constant import Constant
+from attention.primitives.cache import Cache, Constant, full_cache
 from attention.primitives.masks import Mask, leaves_of
 
 

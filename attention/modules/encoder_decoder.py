@@ -29,7 +29,7 @@ from attention.modules.transformer import (
 )
 from attention.modules.vocabulary import make_output, score_vocabulary
 from attention.primitives import masks
-from attention.primitives.constant import Constant
+from attention.primitives.cache import Constant
 from attention.primitives.masks import Mask
 
 

@@ -1,8 +1,7 @@
 """Additive attention: scores from a small network (Bahdanau et al. 2015).
 
-Only the scores differ from `attend`; mask, softmax, weighted sum and returned results are the
-same. For multiplicative attention (Luong et al. 2015, equation 8) call `attend` with `scale=1`:
-"dot" uses the queries, "general" the queries times a matrix.
+Everything but the scores is as in `attend`. For multiplicative attention (Luong et al. 2015,
+equation 8) call `attend` with `scale=1`: "dot" uses the queries, "general" queries times a matrix.
 """
 
 from dataclasses import replace
@@ -19,7 +18,7 @@ from attention.primitives.numerics import replace_nonfinite, replace_nonfinite_k
 
 
 def additive_scores(query: Array, key: Array, vector: Array) -> Array:
-    """Return vᵀ tanh(q + k) of every pair (Bahdanau et al. 2015, appendix A.1.2).
+    """Return vᵀ tanh(q + k) `[..., N, T, S]` (Bahdanau et al. 2015, appendix A.1.2).
 
     There q = W s and k = U h are projections of a decoder state and an encoder output. Takes
     T·S·N·H numbers of memory, where a product takes T·S·N.
@@ -28,18 +27,13 @@ def additive_scores(query: Array, key: Array, vector: Array) -> Array:
         query: `[..., T, N, H]`.
         key: `[..., S, K, H]`; query head n reads key head n // G.
         vector: v of each head, `[N, H]`.
-
-    Returns:
-        `[..., N, T, S]`.
     """
-    *batch, num_queries, num_heads, width = query.shape
-    num_keys, num_kv_heads = key.shape[-3:-1]
+    num_heads, num_kv_heads = query.shape[-2], key.shape[-2]
     groups = num_kv_heads, num_heads // num_kv_heads  # N -> K, G
-    query = query.reshape(*batch, num_queries, *groups, width)
+    query, vector = (x.reshape(*x.shape[:-2], *groups, x.shape[-1]) for x in (query, vector))
     sums = query[..., :, None, :, :, :] + key[..., None, :, :, None, :]  # [..., T, S, K, G, H]
-    vector = vector.reshape(*groups, width)
     scores = jnp.einsum("...TSKGH,KGH->...KGTS", jnp.tanh(sums), vector, precision="highest")
-    return scores.reshape(*batch, num_heads, num_queries, num_keys)
+    return scores.reshape(*scores.shape[:-4], num_heads, *scores.shape[-2:])
 
 
 def additive_attention(
@@ -49,7 +43,7 @@ def additive_attention(
     vector: Array | None = None,
     **options: Any,  # noqa: ANN401 - those of attend
 ) -> Array | tuple[Array, dict[str, Array]]:
-    """Compute `attend` with `additive_scores` in place of the scaled products.
+    """Return what `attend` returns, with `additive_scores` in place of the scaled products.
 
     Args:
         query: `[..., T, N, H]`.
@@ -58,30 +52,23 @@ def additive_attention(
         vector: `[N, H]`.
         options: the other arguments of `attend` but `scale`, `tile_sizes` and `implementation`.
 
-    Returns:
-        As `attend`.
-
     Raises:
-        ValueError: a vector that is not `[N, H]`; and as `attend`.
-        TypeError: as `attend`.
+        ValueError, TypeError: a vector that is not `[N, H]`, and as `attend`.
     """
     for name in ("scale", "tile_sizes"):
         if name in options:
             raise TypeError(f"additive_attention has no {name}")
     arguments = check_arguments(query, key, value, **options)
     if jnp.shape(vector) != query.shape[-2:]:
-        raise ValueError(
-            f"vector must have the shape {query.shape[-2:]} of heads (N) and their width (H), "
-            f"got {jnp.shape(vector)}"
-        )
+        shapes = f"{query.shape[-2:]} of heads (N) and their width (H), got {jnp.shape(vector)}"
+        raise ValueError(f"vector must have the shape {shapes}")
     results = _attend_additively(arguments, vector)
-    output, names = results["output"], arguments.returning
-    return (output, {name: results[name] for name in names}) if names else output
+    more = {name: results[name] for name in arguments.returning}
+    return (results["output"], more) if more else results["output"]
 
 
 @jax.jit
 def _attend_additively(arguments: Arguments, vector: Array) -> dict[str, Array]:
-    """Return the results of the definition with additive scores."""
     finite, nonfinite_queries = replace_nonfinite(arguments.query)
     arguments = replace(arguments, nonfinite_queries=nonfinite_queries)
     if arguments.nonfinite_keys is None:

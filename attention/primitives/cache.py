@@ -8,7 +8,7 @@ masks on positions serve prefill, decoding and training.
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ from jax.typing import ArrayLike, DTypeLike
 from attention.primitives import masks
 from attention.primitives.masks import Mask, to_int32
 from attention.primitives.numerics import replace_nonfinite_keys
-from attention.primitives.pytree_dataclass import array_field, pytree_dataclass, static
+from attention.primitives.pytree_dataclass import array_field, map_arrays, pytree_dataclass, static
 
 EMPTY_SLOT = 2**31 - 1  # the position of an empty slot, larger than that of any token
 CHUNK = 8  # slots that `gather_rows` reorders at a time on a CPU
@@ -27,18 +27,14 @@ CHUNK = 8  # slots that `gather_rows` reorders at a time on a CPU
 class CacheView(NamedTuple):
     """Keys and values for the queries of the tokens that were written last.
 
-    Pass it to `attention.attend` in place of the key. The keys and values contain 0 in place of NaN
-    and infinities, which are searched for once, when they are written.
+    Pass it to `attention.attend` in place of the key. Non-finite numbers are replaced by 0.
 
     Attributes:
         key: `[..., S, K, H]`.
         value: `[..., S, K, Hv]`.
-        mask: masks empty slots; for a ring, also the keys that are no longer in its window. None
-            if every slot is full.
-        positions: int32, of the queries `[..., T]` and of the keys `[..., S]`; None if both are
-            counted from 0.
-        nonfinite_keys: bool `[..., S, K]`, True where 0 replaces non-finite numbers; for a row that
-            was written past its end, True everywhere.
+        mask: masks empty slots; for a ring, also keys outside its window. None if all are visible.
+        positions: int32, of queries `[..., T]` and keys `[..., S]`; None if both count from 0.
+        nonfinite_keys: bool `[..., S, K]`, as `Cache.nonfinite_keys`.
     """
 
     key: Array
@@ -57,16 +53,16 @@ class Cache:
     `mask & masks.window(S - 1, None)`.
 
     Writing past the end raises an error if the lengths are known. If they are traced, all keys of a
-    row that is longer than S become non-finite, so `attend` returns NaN for each of its queries
-    that may attend to a key: to its own position or, in general, to any of the newest S/2.
+    row that is longer than S become non-finite, and its queries past the end get position S - 1, so
+    `attend` returns NaN for every query of the row to which the mask allows a key.
 
     A key can be attended to after it was written. A mask that allows future keys, such as
     `masks.prefix`, gives the result of a full pass only if all keys that a query may attend to are
     written together with it or before it.
 
-    Slots are stored head by head, in the order in which the products read them; any other order
-    would make each decoding step copy the whole cache. Keys and values are checked for non-finite
-    numbers once, when they are written.
+    Slots are stored head by head, in the order in which the products read them; in any other order,
+    each decoding step would copy the whole cache. Only new keys and values are checked for
+    non-finite numbers.
 
     Prefill four tokens, then decode one token at a time:
 
@@ -108,10 +104,10 @@ class Cache:
     def nonfinite_keys(self) -> Array:
         """Bool `[..., S, K]`, True where 0 replaces non-finite numbers; all True past the end."""
         flags = jnp.swapaxes(self.nonfinite_slots, -2, -1)
-        return flags if self.ring else flags | self._overflowed[..., None, None]
+        return flags if self.ring else flags | (self.lengths > self.size)[..., None, None]
 
     def view(self, positions: tuple[Array, Array] | None = None) -> CacheView:
-        """Return all slots of a full cache, for cross-attention.
+        """Return all slots, for cross-attention.
 
         Args:
             positions: of the queries `[..., T]` and of the keys `[..., S]`.
@@ -124,32 +120,21 @@ class Cache:
         return self.key_slots.shape[-2]
 
     @property
-    def nbytes(self) -> int:
-        """Bytes of keys and values."""
-        return sum(
-            array.size * array.dtype.itemsize for array in (self.key_slots, self.value_slots)
-        )
-
-    @property
     def positions(self) -> Array:
-        """Position of the key of each slot: int32 `[S]`, and `[..., S]` for a ring."""
-        slots = jnp.arange(self.size, dtype=jnp.int32)
+        """Position of the key of each slot: int32 `[..., S]`, sharded like the lengths."""
+        slots = jnp.add.outer(jnp.zeros_like(self.lengths), jnp.arange(self.size, dtype=jnp.int32))
         if not self.ring:
             return slots
-        distance = jnp.subtract.outer(self.lengths - 1, slots) % self.size  # to the newest key
-        newest = self.lengths[..., None] - 1 - distance
-        return jnp.where(newest < 0, EMPTY_SLOT, newest)
+        newest = self.lengths[..., None] - 1
+        positions = newest - (newest - slots) % self.size
+        return jnp.where(positions < 0, EMPTY_SLOT, positions)
 
     def next_positions(self, num_tokens: int) -> Array:
         """Return the positions of the next T tokens of each row: int32 `[..., T]`."""
         return jnp.add.outer(self.lengths, jnp.arange(num_tokens, dtype=jnp.int32))
 
     def check_capacity(self, num_tokens: int, lengths: ArrayLike | None = None) -> None:
-        """Check that T more tokens fit, as far as the lengths are known.
-
-        Args:
-            num_tokens: T.
-            lengths: integers `[...]`, number of valid tokens per row; T by default.
+        """Check that T more tokens fit, or `lengths` `[...]` of them, as far as this is known.
 
         Raises:
             TypeError: `lengths` that are not integers.
@@ -158,7 +143,7 @@ class Cache:
         if lengths is not None:
             check_lengths(lengths, num_tokens)
         longest = num_tokens if lengths is None else 0
-        if _is_known(self.lengths) and _is_known(lengths):
+        if not any(isinstance(each, jax.core.Tracer) for each in (self.lengths, lengths)):
             with jax.ensure_compile_time_eval():  # inside jit, constants are known
                 longest = int(jnp.max(self.advance(num_tokens, lengths).lengths, initial=0))
         if longest > self.size and not self.ring:
@@ -175,8 +160,7 @@ class Cache:
         Args:
             key: `[..., T, K, H]`.
             value: `[..., T, K, Hv]`.
-            lengths: integers `[...]`, number of valid tokens per row, followed by padding; T by
-                default.
+            lengths: integers `[...]`, valid tokens per row, before padding; T by default.
 
         Returns:
             The new cache, and the keys and values that the T queries attend to.
@@ -185,46 +169,49 @@ class Cache:
             TypeError, ValueError: as `check_capacity`, and for keys or values of another shape.
         """
         num_tokens = key.shape[-3]
-        for name, slots, given in (
-            ("keys", self.key_slots, key),
-            ("values", self.value_slots, value),
-        ):
-            *batch, num_heads, _, width = slots.shape
-            expected = (*batch, num_tokens, num_heads, width)
-            if given.shape != expected:
-                raise ValueError(f"this cache needs {name} of shape {expected}, got {given.shape}")
+        for name, old, new in ("keys", self.key_slots, key), ("values", self.value_slots, value):
+            expected = (*old.shape[:-3], num_tokens, old.shape[-3], old.shape[-1])
+            if new.shape != expected:
+                raise ValueError(f"this cache needs {name} of shape {expected}, got {new.shape}")
         self.check_capacity(num_tokens, lengths)
         key, value = key.astype(self.key_slots.dtype), value.astype(self.value_slots.dtype)
-        new = replace_nonfinite_keys(key, value)
-        positions = self.next_positions(num_tokens)
-        after = self.advance(num_tokens, lengths)
-        stored = positions < after.lengths[..., None]
+        key, value, nonfinite = replace_nonfinite_keys(key, value)
+        positions, after = self.next_positions(num_tokens), self.advance(num_tokens, lengths)
+        stored, slots = positions < after.lengths[..., None], positions
         if self.ring:
             stored &= positions >= after.lengths[..., None] - self.size
-            slots = jnp.where(stored, positions % self.size, self.size)
-        else:
-            slots = jnp.where(stored, positions, self.size)  # a slot out of range is not written
-        after = after._write(slots, *new)
-        if self.ring or num_tokens > self.size:
-            return after, self._view_before(after, positions, *new)
-        return after, self._view_after(after, positions)
+            slots = positions % self.size
+        slots = jnp.where(stored, slots, self.size)  # a slot out of range is not written
+        flags = _write(self.nonfinite_slots[..., None], nonfinite[..., None], slots)
+        after = replace(
+            after,
+            key_slots=_write(self.key_slots, key, slots),
+            value_slots=_write(self.value_slots, value, slots),
+            nonfinite_slots=flags[..., 0],
+        )
+        mask = masks.lengths(after.lengths)
+        if not self.ring:
+            positions = jnp.minimum(positions, self.size - 1)
+            return after, after.view((positions, self.positions))._replace(mask=mask)
+        # The first of the new tokens still attend to keys that the last ones replace.
+        return after, CacheView(
+            jnp.concatenate([self.key, key], axis=-3),
+            jnp.concatenate([self.value, value], axis=-3),
+            mask & masks.window(self.size - 1, None),
+            (positions, jnp.concatenate([self.positions, positions], axis=-1)),
+            jnp.concatenate([self.nonfinite_keys, nonfinite], axis=-2),
+        )
 
     def advance(self, num_tokens: int, lengths: ArrayLike | None = None) -> "Cache":
-        """Return the cache with T more tokens in each row, or `lengths` more, and the same slots.
-
-        Args:
-            num_tokens: T.
-            lengths: integers `[...]`; T by default.
-        """
+        """Return the cache with T more tokens, or `lengths` `[...]` of them, and the same slots."""
         more = to_int32("lengths", num_tokens if lengths is None else lengths, 0)
         return replace(self, lengths=self.lengths + jnp.broadcast_to(more, self.lengths.shape))
 
     def gather_rows(self, gather: Callable[[Array], Array]) -> "Cache":
         """Reorder rows, for beam search.
 
-        On a CPU the slots are reordered in place, `CHUNK` slots at a time, and only as many as the
-        longest row uses. Other platforms gather whole arrays, since each step of a loop costs them
-        more than the copy.
+        On a CPU only the slots that the longest row uses are reordered, in place and `CHUNK` at a
+        time. Elsewhere whole arrays are, since each step of a loop costs more than the copy.
 
         Args:
             gather: maps an array `[..., *]` with the batch axes in front to one of the same shape
@@ -236,104 +223,45 @@ class Cache:
             default=lambda cache: jax.tree.map(gather, cache),
         )
 
-    @property
-    def _positions_by_row(self) -> Array:
-        """`positions` with batch axes, sharded like the lengths: int32 `[..., S]`."""
-        positions = self.positions
-        return positions if self.ring else jnp.add.outer(jnp.zeros_like(self.lengths), positions)
-
-    @property
-    def _overflowed(self) -> Array:
-        """Whether tokens were written past the end: bool `[...]`."""
-        return self.lengths > self.size
-
-    @property
-    def _slots(self) -> tuple[Array, Array, Array]:
-        return self.key_slots, self.value_slots, self.nonfinite_slots
-
-    def _view_after(self, after: "Cache", positions: Array) -> CacheView:
-        """Return the slots of the cache after the last T <= S tokens, for their queries.
-
-        A row past its end has non-finite keys only. The first half of its spare slots keeps its
-        positions; the others get the newest positions, those of all T queries included, so that a
-        query which could attend to any near or early key attends to one of them.
-        """
-        num_tokens = positions.shape[-1]
-        end, overflowed = self.lengths + num_tokens, after._overflowed
-        slots = self._positions_by_row
-        moved = overflowed[..., None] & (slots >= (self.size - num_tokens) // 2)
-        return CacheView(
-            after.key,
-            after.value,
-            masks.lengths(jnp.where(overflowed, end, after.lengths)),
-            (positions, jnp.where(moved, slots + end[..., None] - self.size, slots)),
-            after.nonfinite_keys,
-        )
-
-    def _view_before(
-        self, after: "Cache", positions: Array, key: Array, value: Array, nonfinite: Array
-    ) -> CacheView:
-        """Return the slots of the cache before the last T tokens, followed by these.
-
-        In a ring the first of the new tokens still attend to keys that the last ones replace.
-        """
-        end = after.lengths
-        if not self.ring:
-            end = jnp.where(after._overflowed, self.lengths + positions.shape[-1], end)
-            nonfinite = nonfinite | after._overflowed[..., None, None]
-        mask = masks.lengths(end)
-        old = self._positions_by_row
-        old = jnp.where(old < self.lengths[..., None], old, EMPTY_SLOT)
-        new = jnp.where(positions < end[..., None], positions, EMPTY_SLOT)
-        return CacheView(
-            jnp.concatenate([self.key, key], axis=-3),
-            jnp.concatenate([self.value, value], axis=-3),
-            mask & masks.window(self.size - 1, None) if self.ring else mask,
-            (positions, jnp.concatenate([old, new], axis=-1)),
-            jnp.concatenate([self.nonfinite_keys, nonfinite], axis=-2),
-        )
-
-    def _write(self, slots: Array, key: Array, value: Array, nonfinite: Array) -> "Cache":
-        flags = _write(self.nonfinite_slots[..., None], nonfinite[..., None], slots)
-        return replace(
-            self,
-            key_slots=_write(self.key_slots, key, slots),
-            value_slots=_write(self.value_slots, value, slots),
-            nonfinite_slots=flags[..., 0],
-        )
-
     def _gather_in_place(self, gather: Callable[[Array], Array]) -> "Cache":
         chunk = min(CHUNK, self.size)
         rest = self.size % chunk  # always gathered, so that chunks divide the other slots
 
-        def gather_chunk(
-            slots: tuple[Array, ...], start: ArrayLike, size: int
-        ) -> tuple[Array, ...]:
-            def one(array: Array, axis: int) -> Array:
+        def gather_slots(cache: Cache, start: ArrayLike, size: int) -> Cache:
+            def one(array: Array, axes: str) -> Array:
+                if "S" not in axes:
+                    return array
+                axis = axes.index("S") - len(axes)
                 part = jax.lax.dynamic_slice_in_dim(array, start, size, axis)
                 return jax.lax.dynamic_update_slice_in_dim(array, gather(part), start, axis)
 
-            axes = (array.ndim - back for array, back in zip(slots, (2, 2, 1), strict=True))
-            return tuple(one(array, axis) for array, axis in zip(slots, axes, strict=True))
+            return map_arrays(cache, one)
 
         used = jnp.minimum(jnp.max(self.lengths, initial=0), self.size)
-        slots = gather_chunk(self._slots, 0, rest) if rest else self._slots
-        slots = jax.lax.fori_loop(
+        cache = jax.lax.fori_loop(
             0,
             -(-(used - rest) // chunk),
-            lambda number, slots: gather_chunk(slots, rest + number * chunk, chunk),
-            slots,
+            lambda number, cache: gather_slots(cache, rest + number * chunk, chunk),
+            gather_slots(self, 0, rest) if rest else self,
         )
-        return Cache(*slots, lengths=gather(self.lengths), ring=self.ring)
+        return replace(cache, lengths=gather(self.lengths))
+
+
+@pytree_dataclass
+class Constant:
+    """A part of a decode state that steps read and never change, such as an encoder output.
+
+    All hypotheses of a row share it: beam search neither repeats nor reorders it.
+
+    Attributes:
+        value: a pytree with leaves `[B, *]`.
+    """
+
+    value: Any
 
 
 def check_lengths(lengths: ArrayLike, num_tokens: int, least: int = 0) -> None:
-    """Check the number of valid tokens per row, as far as it is known.
-
-    Args:
-        lengths: integers `[...]`.
-        num_tokens: T.
-        least: the smallest length that is allowed.
+    """Check the numbers of valid tokens per row `[...]`, as far as they are known.
 
     Raises:
         TypeError: lengths that are not integers.
@@ -342,7 +270,7 @@ def check_lengths(lengths: ArrayLike, num_tokens: int, least: int = 0) -> None:
     with jax.ensure_compile_time_eval():  # inside jit, constants are known
         given = to_int32("lengths", lengths, 0)
         outside = jnp.any((given < least) | (given > num_tokens))
-    if _is_known(outside) and outside:
+    if not isinstance(outside, jax.core.Tracer) and outside:
         raise ValueError(f"lengths must lie in {least} to {num_tokens} tokens, got {lengths}")
 
 
@@ -406,7 +334,3 @@ def _swap_axes(array: Array) -> Array:
 @partial(jnp.vectorize, signature="(k,s,h),(t,k,h),(t)->(k,s,h)")
 def _write(old: Array, new: Array, slots: Array) -> Array:
     return old.at[:, slots].set(_swap_axes(new), mode="drop")
-
-
-def _is_known(array: ArrayLike | None) -> bool:
-    return not isinstance(array, jax.core.Tracer)

@@ -7,16 +7,12 @@ MANY = 20  # names; of more, a message lists those near the given one
 
 
 def one_of(name: str, given: str, known: Sequence[str], *, registry: str | None = None) -> None:
-    """Check that a name is one of the known names.
+    """Check that the value `given` of the argument `name` is a known one.
 
-    Args:
-        name: of the argument.
-        given: its value.
-        known: the names that are allowed.
-        registry: name of the dictionary with these names, to which users can add others.
+    `registry` names a dictionary with these values, to which users can add others.
 
     Raises:
-        ValueError: an unknown name; the message lists the known ones and suggests the nearest.
+        ValueError: an unknown value; the message lists the known ones and suggests the nearest.
     """
     if given not in known:
         near = get_close_matches(str(given).lower(), known) if len(known) > MANY else []

@@ -46,24 +46,22 @@ def dot_product_attention(
 ) -> Array | tuple[Array, Array]:
     """Compute `attend` for the arguments of `jax.nn.dot_product_attention`.
 
-    It is also an `attention_fn` of `flax.nnx.MultiHeadAttention` and of
-    `flax.linen.MultiHeadDotProductAttention`. `docs/argument_names.md` lists the differences from
-    their own functions: for example, a fully masked query has output 0.
+    It is also an `attention_fn` of the attention modules of flax. `docs/argument_names.md` lists
+    the differences: for example, a fully masked query has output 0.
 
     Args:
         query: `[..., T, N, H]` with any number of batch axes.
         key: `[..., S, K, H]`; K divides N.
         value: `[..., S, K, Hv]`.
         bias: floats that broadcast to `[..., N, T, S]`, added to the scaled products.
-        mask: bool that broadcasts to `[..., N, T, S]`, True = may attend. If `deterministic` is
-            given, as by modules of flax, also numbers, where 0 = masked.
+        mask: bool that broadcasts to `[..., N, T, S]`, True = may attend; if `deterministic` is
+            given, as by modules of flax, also numbers.
         scale: factor of the products; 1/√H by default.
         is_causal: whether query t attends to keys 0 to t only, also where T ≠ S.
         query_seq_lengths: integers that broadcast to the batch axes; later queries have output 0.
         key_value_seq_lengths: integers that broadcast to the batch axes; later keys are masked.
         local_window_size: how many keys before and after its position a query attends to.
-        implementation: None or "xla" for the default choice of `attend`, "cudnn" for its
-            "tokamax:cudnn".
+        implementation: None or "xla" for the default of `attend`, "cudnn" for "tokamax:cudnn".
         return_residual: whether to return the logsumexp of the masked scores too.
         dropout_rng: a random key, required if weights are dropped.
         dropout_rate: probability of dropping a weight, in [0, 1).
@@ -72,8 +70,8 @@ def dot_product_attention(
         dtype: to which query, key and value are cast; by default that to which they promote.
         precision: of the products, as in `attend`.
         module: a module of flax in which to sow the weights before dropout `[..., N, T, S]`.
-        qk_attn_weights_einsum: refused unless None, like the next one.
-        attn_weights_value_einsum: as above.
+        qk_attn_weights_einsum: None, as the next one; both are arguments of flax.
+        attn_weights_value_einsum: None.
 
     Returns:
         The output `[..., T, N, Hv]`, or with `return_residual` a pair of it and the logsumexp
@@ -81,16 +79,12 @@ def dot_product_attention(
 
     Raises:
         TypeError: a mask that is not bool, and as `attend`.
-        ValueError: shapes that do not fit, an unknown implementation, dropout without a key, and as
-            `attend`.
+        ValueError: an unknown implementation, dropout without a key, and as `attend`.
     """
     if implementation is not None:
         one_of("implementation", implementation, [*IMPLEMENTATIONS])
     if qk_attn_weights_einsum is not None or attn_weights_value_einsum is not None:
-        raise ValueError(
-            "qk_attn_weights_einsum and attn_weights_value_einsum must be None: attend computes "
-            "these products itself"
-        )
+        raise ValueError("qk_attn_weights_einsum and attn_weights_value_einsum must be None")
     query, key, value = map(jnp.asarray, (query, key, value))
     dtype = jnp.result_type(query, key, value) if dtype is None else dtype
     query, key, value = (array.astype(dtype) for array in (query, key, value))
@@ -100,8 +94,8 @@ def dot_product_attention(
 
     predicates, positions = [masks.causal()] if is_causal else [], None
     if local_window_size is not None:
-        reach = local_window_size
-        predicates.append(masks.window(*((reach, reach) if isinstance(reach, int) else reach)))
+        before, after = np.broadcast_to(local_window_size, 2).tolist()
+        predicates.append(masks.window(before, after))
     if predicates and num_queries != num_keys:
         positions = tuple(np.arange(*size, dtype=np.int32) for size in (num_queries, num_keys))
     if key_value_seq_lengths is not None:

@@ -17,20 +17,12 @@ def first_order(
     inputs: Tree,
     constants: Tree,
 ) -> Tree:
-    """Return `function(inputs, constants)`, with reverse-mode derivatives of first order.
+    """Return `function(inputs, constants)`; only `inputs`, floats, get gradients, of first order.
 
-    Args:
-        name: of the implementation, for the error message.
-        function: of (inputs, constants), to the outputs.
-        forward: of (inputs, constants), to the outputs and residuals.
-        backward: of (residuals, constants, cotangents of the outputs), to those of the inputs.
-        inputs: floating-point arrays, which receive gradients.
-        constants: arrays, which do not.
+    `forward` maps (inputs, constants) to the outputs and residuals, `backward` maps (residuals,
+    constants, cotangents of the outputs) to those of the inputs; errors contain the `name`.
     """
-
-    @jax.custom_vjp
-    def call(inputs: Tree, constants: Tree) -> Tree:
-        return function(inputs, constants)
+    call = jax.custom_vjp(function)
 
     def call_forward(inputs: Tree, constants: Tree) -> tuple[Tree, Tree]:
         outputs, residuals = forward(_differentiate_once(name, inputs), constants)
@@ -46,13 +38,11 @@ def first_order(
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _differentiate_once(name: str, tree: Tree) -> Tree:
     """Return the tree; its derivatives raise, since the caller computes a gradient of it."""
-    del name
     return tree
 
 
 @_differentiate_once.defjvp
 def _differentiate_once_jvp(name: str, primals: Tree, tangents: Tree) -> Tree:
-    del primals, tangents
     raise NotImplementedError(
         f"implementation {name!r} has first-order reverse-mode derivatives only: use "
         "implementation='tiled' of attend for second derivatives"

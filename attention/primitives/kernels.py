@@ -8,10 +8,10 @@ computes with finite inputs and at least one visible key for each query, and the
 gradients of those queries are replaced here.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 from importlib.util import find_spec
 from math import prod
 from typing import Any
@@ -22,15 +22,7 @@ from jax import Array
 
 from attention.primitives.arguments import Arguments
 from attention.primitives.first_order import first_order
-from attention.primitives.masks import (
-    And,
-    Lengths,
-    Mask,
-    QueryLengths,
-    Window,
-    has_heads,
-    to_array,
-)
+from attention.primitives.masks import And, Lengths, Mask, QueryLengths, Window, has_heads, to_array
 from attention.primitives.numerics import replace_nonfinite, replace_nonfinite_keys
 from attention.primitives.scores import BiasArray, Softcap
 
@@ -49,14 +41,8 @@ PLATFORMS = {
 ANY = {"cuda": ("mosaic", "triton", "xla_chunked"), "tpu": ("mosaic", "xla_chunked")}
 
 
-def refusal(arguments: Arguments, platform: str, name: str = "tokamax") -> str | None:
-    """Return why tokamax cannot compute this, in half a sentence; None if it can.
-
-    Args:
-        arguments: of `attend`.
-        platform: "cpu", "cuda", "rocm" or "tpu".
-        name: one of `PLATFORMS`.
-    """
+def refusal(arguments: Arguments, platform: str, name: str) -> str | None:
+    """Return why this name of `PLATFORMS` cannot compute the arguments there; None if it can."""
     inputs = arguments.query, arguments.key, arguments.value
     dtypes = sorted({str(array.dtype) for array in inputs})
     if (platforms := PLATFORMS[name]) and platform not in platforms:
@@ -73,12 +59,10 @@ def refusal(arguments: Arguments, platform: str, name: str = "tokamax") -> str |
         return "its only score functions are bias arrays, and one softcap after them"
     if biases and not arguments.counted:
         return "a bias at explicit positions needs a gather"
-    given = {
-        "dropout": arguments.dropout is not None,
-        "attention sinks": arguments.sinks,
-        "tile sizes": arguments.tile_sizes is not None,
-    } | dict.fromkeys(arguments.returning, True)
-    lacking = [option for option, value in given.items() if value]
+    lacking = ["dropout"] if arguments.dropout else []
+    lacking += ["attention sinks"] if arguments.sinks else []
+    lacking += ["tile sizes"] if arguments.tile_sizes else []
+    lacking += arguments.returning
     return f"it has no {', '.join(lacking)}" if lacking else None
 
 
@@ -98,27 +82,20 @@ def _settings() -> Iterator[None]:
 
 
 @_settings()
-def attend_by_tokamax(
-    arguments: Arguments, platform: str, name: str = "tokamax"
-) -> dict[str, Array]:
+def attend_by_tokamax(arguments: Arguments, platform: str, name: str) -> dict[str, Array]:
     """Return "output" `[..., T, N, Hv]` for arguments that are not refused.
 
     Reverse mode of first order is the only derivative. A scale that is an array is multiplied into
     the query, and rounded to its dtype.
 
-    Args:
-        arguments: of `attend`.
-        platform: that the computation is lowered for.
-        name: one of `PLATFORMS`.
-
     Raises:
-        NotImplementedError: by tokamax, for what one of its implementations cannot compute on this
-            device; for derivatives of gradients.
+        NotImplementedError: by tokamax, for what the implementation cannot compute on this device;
+            for derivatives of gradients.
     """
-    query, nonfinite_queries = replace_nonfinite(arguments.query)
     key, value, nonfinite_keys = arguments.key, arguments.value, arguments.nonfinite_keys
     if nonfinite_keys is None:
         key, value, nonfinite_keys = replace_nonfinite_keys(key, value)
+    query, nonfinite_queries = replace_nonfinite(arguments.query)
     scale = arguments.scale
     if isinstance(scale, Array):
         query, scale = (query * scale).astype(query.dtype), 1.0
@@ -132,67 +109,49 @@ def attend_by_tokamax(
     biases = [score.array for score in arguments.scores if isinstance(score, BiasArray)]
     if len(biases) < len(arguments.scores):
         options["logits_soft_cap"] = arguments.scores[-1].limit
+    bias = sum(biases) if biases else None
+
+    allowed = _allowed(arguments)
+    visible, rows, keys = _edge_cases(allowed, nonfinite_queries, nonfinite_keys)
+    query = _with_nan_gradient(query, rows[..., None])
+    key, value = (_with_nan_gradient(array, keys[..., None]) for array in (key, value))
+    if bias is not None:
+        pairs = allowed & jnp.swapaxes(rows, -1, -2)[..., None]
+        pairs = jnp.broadcast_to(pairs, (*pairs.shape[:-1], key.shape[-3])).astype(bias.dtype)
+        _, sum_to_bias = jax.vjp(lambda bias: jnp.broadcast_to(bias, pairs.shape), bias)
+        bias = _with_nan_gradient(bias, sum_to_bias(pairs)[0] > 0)
+
     # Residuals of the gradient contain the mask itself, not a dense array.
     without = dict.fromkeys(("query", "key", "value", "scale", "nonfinite_keys"))
-    constants = replace(arguments, scores=(), **without), nonfinite_queries, nonfinite_keys
+    output = first_order(
+        name,
+        lambda inputs, mask: _call(options, mask, *inputs),
+        lambda inputs, mask: jax.vjp(partial(_call, options, mask), *inputs),
+        _settings()(lambda pullback, mask, cotangent: pullback(cotangent)),
+        (query, key, value, bias),
+        replace(arguments, scores=(), **without),
+    )
+    output = jnp.where(visible[..., None], output, 0)
+    return {"output": jnp.where(rows[..., None], jnp.nan, output)}
 
-    def function(inputs: Tree, constants: Tree) -> Array:
-        return _forward(lambda call, *inputs: (call(*inputs), None), options, inputs, constants)[0]
 
-    def forward(inputs: Tree, constants: Tree) -> tuple[Array, Tree]:
-        return _forward(jax.vjp, options, inputs, constants)
-
-    inputs = query, key, value, sum(biases) if biases else None
-    return {"output": first_order(name, function, forward, _backward, inputs, constants)}
+@jax.custom_jvp
+def _with_nan_gradient(array: Array, where: Array) -> Array:
+    """Return the array; its gradient is NaN where a flag is True."""
+    return array
 
 
-@_settings()
-def _forward(
-    transform: Callable[..., tuple[Array, Tree]], options: Tree, inputs: Tree, constants: Tree
-) -> tuple[Array, Tree]:
-    """Return the output and the residuals of `_backward`.
+@_with_nan_gradient.defjvp
+def _with_nan_gradient_jvp(primals: Tree, tangents: Tree) -> tuple[Array, Array]:
+    return primals[0], tangents[0] * jnp.where(primals[1], jnp.nan, 1)
 
-    Args:
-        transform: of a function and its arguments, to its result and pullback.
-        options: of tokamax, without the mask.
-        inputs: finite query, key, value, and a bias or None.
-        constants: `_edge_cases`' arguments.
+
+def _edge_cases(allowed: Array, queries: Array, keys: Array) -> tuple[Array, Array, Array]:
+    """Return which queries attend to a key, which to NaN, and the keys of the latter.
+
+    Queries are flags `[..., T, N]` and keys `[..., S, K]`; those given are of non-finite inputs.
     """
-    output, pullback = transform(lambda *inputs: _call(options, constants[0], *inputs), *inputs)
-    visible, rows, keys = _edge_cases(*constants)
-    output = jnp.where(rows[..., None], jnp.nan, jnp.where(visible[..., None], output, 0))
-    return output, (pullback, visible, rows, keys)
-
-
-@_settings()
-def _backward(residuals: Tree, constants: Tree, cotangent: Array) -> Tree:
-    """Return gradients: 0 from fully masked queries, NaN of inputs of NaN outputs."""
-    pullback, visible, rows, keys = residuals
-    *gradients, bias = pullback(jnp.where((visible & ~rows)[..., None], cotangent, 0))
-    gradients = [
-        jnp.where(where[..., None], jnp.nan, gradient)
-        for where, gradient in zip((rows, keys, keys), gradients, strict=True)
-    ]
-    if bias is not None:
-        pairs = _allowed(constants[0]) & jnp.swapaxes(rows, -1, -2)[..., None]
-        spread = jnp.broadcast_to(pairs, (*pairs.shape[:-1], keys.shape[-2])).astype(bias.dtype)
-        _, sum_to_bias = jax.vjp(lambda bias: jnp.broadcast_to(bias, spread.shape), bias)
-        bias = jnp.where(sum_to_bias(spread)[0] > 0, jnp.nan, bias)
-    return *gradients, bias
-
-
-def _edge_cases(
-    pairs: Arguments, nonfinite_queries: Array, nonfinite_keys: Array
-) -> tuple[Array, Array, Array]:
-    """Return which queries attend to a key, which to NaN, and the keys that the latter attend to.
-
-    Args:
-        pairs: the mask and positions.
-        nonfinite_queries: bool `[..., T, N]`, as the first two results.
-        nonfinite_keys: bool `[..., S, K]`, as the last result.
-    """
-    allowed = _allowed(pairs)
-    queries, keys = (jnp.swapaxes(x, -1, -2) for x in (nonfinite_queries, nonfinite_keys))
+    queries, keys = (jnp.swapaxes(x, -1, -2) for x in (queries, keys))
 
     def spread() -> tuple[Array, Array]:
         of_heads = jnp.repeat(keys, queries.shape[-2] // keys.shape[-2], axis=-2)  # [..., N, S]
@@ -203,7 +162,7 @@ def _edge_cases(
         return rows, jnp.broadcast_to(seen, keys.shape)
 
     # Rarely computed, since it takes as many operations as a small head has products.
-    some = nonfinite_queries.any() | nonfinite_keys.any()
+    some = queries.any() | keys.any()
     rows, keys = jax.lax.cond(some, spread, lambda: (queries & False, keys & False))
     return tuple(jnp.swapaxes(x, -1, -2) for x in (allowed.any(axis=-1), rows, keys))
 
@@ -216,39 +175,40 @@ def _allowed(pairs: Arguments) -> Array:
     return allowed if has_heads(pairs.mask) else allowed[..., None, :, :]
 
 
+@_settings()
 def _call(
-    options: Tree, pairs: Arguments, query: Array, key: Array, value: Array, bias: Array | None
+    options: Tree, mask: Arguments, query: Array, key: Array, value: Array, bias: Array | None
 ) -> Array:
-    """Call tokamax with one batch axis."""
+    """Call tokamax with one batch axis; `mask` contains the mask and the positions."""
     import tokamax
 
-    batch, num_keys = query.shape[:-3], key.shape[-3]
+    batch = query.shape[:-3]
     output = tokamax.dot_product_attention(
         *(array.reshape(-1, *array.shape[-3:]) for array in (query, key, value)),
         bias=None if bias is None else _one_batch_axis(bias, batch),
         **options,
-        **_translated(pairs, batch, num_keys),
+        **_mask_arguments(mask, batch, key.shape[-3]),
     )
     return output.reshape(*query.shape[:-1], value.shape[-1])
 
 
-def _translated(pairs: Arguments, batch: tuple[int, ...], num_keys: int) -> dict[str, Any]:
+def _mask_arguments(pairs: Arguments, batch: tuple[int, ...], num_keys: int) -> dict[str, Any]:
     """Return the mask as arguments of tokamax, in which every query attends to a key.
 
     Lengths of queries are left out: kernels make a dense mask of them, and the output is set to 0
     anyway. So is a window together with lengths, which can mask all keys of a query.
     """
-    leaves = [] if pairs.mask is None else _conjuncts(pairs.mask)
+    if pairs.mask is None:
+        return {}
+    leaves = _conjuncts(pairs.mask)
+    windows = [leaf for leaf in leaves if isinstance(leaf, Window)]
+    before = [window.before for window in windows if window.before is not None]
+    after = [window.after for window in windows if window.after is not None]
     lengths = [leaf.lengths for leaf in leaves if isinstance(leaf, Lengths)]
-    bands = [(leaf.before, leaf.after) for leaf in leaves if isinstance(leaf, Window)]
-    before, after = ([band[n] for band in bands if band[n] is not None] for n in (0, 1))
     known = all(isinstance(leaf, Window | Lengths | QueryLengths) for leaf in leaves)
-    if not (leaves and known and pairs.counted) or (lengths and before):
-        if pairs.mask is None:
-            return {}
+    if not (known and pairs.counted) or (lengths and before):
         allowed = _allowed(pairs)
-        allowed |= ~allowed.any(axis=-1, keepdims=True)
-        return {"mask": _one_batch_axis(allowed, batch)}
+        return {"mask": _one_batch_axis(allowed | ~allowed.any(axis=-1, keepdims=True), batch)}
     words: dict[str, Any] = {"is_causal": 0 in after}
     if before or (after and 0 not in after):
         words["local_window_size"] = min([num_keys, *before]), min([num_keys, *after])

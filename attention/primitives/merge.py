@@ -1,12 +1,11 @@
 """Exact combination of attention over disjoint sets of keys."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 
-from attention.primitives.numerics import nan_rows
+from attention.primitives.numerics import nan_rows, softmax
 
 
 def merge(partials: Iterable[tuple[Array, Array]]) -> tuple[Array, Array]:
@@ -26,47 +25,28 @@ def merge(partials: Iterable[tuple[Array, Array]]) -> tuple[Array, Array]:
     Raises:
         ValueError: no partial results, or results of different shapes.
 
+    >>> import jax
     >>> from attention import attend
     >>> query, key, value = (jax.random.normal(jax.random.key(n), (6, 2, 4)) for n in range(3))
-    >>> partials = []
-    >>> for part in (slice(0, 2), slice(2, 6)):
-    ...     output, more = attend(query, key[part], value[part], returning=("logsumexp",))
-    ...     partials.append((output, more["logsumexp"]))
+    >>> parts = slice(0, 2), slice(2, 6)
+    >>> found = [attend(query, key[p], value[p], returning=("logsumexp",)) for p in parts]
+    >>> partials = [(output, more["logsumexp"]) for output, more in found]
     >>> bool(jnp.allclose(merge(partials)[0], attend(query, key, value), atol=1e-6))
     True
     """
-    partials = list(partials)
-    shapes = [
-        tuple(getattr(array, "shape", type(array).__name__) for array in pair)
-        if isinstance(pair, tuple | list)
-        else type(pair).__name__
-        for pair in partials
-    ]
-    if not _fit(shapes):
+    try:
+        outputs, logsumexps = (jnp.stack(arrays) for arrays in zip(*partials, strict=True))
+        *batch, num_queries, num_heads, _ = outputs.shape
+        if logsumexps.shape != (*batch, num_heads, num_queries):
+            raise ValueError(f"got {outputs.shape} and {logsumexps.shape} with an axis of pairs")
+    except (TypeError, ValueError) as error:
         raise ValueError(
             "merge takes one or more pairs of output [..., T, N, Hv] and logsumexp [..., N, T] of "
-            f"equal shapes, got {', '.join(map(str, shapes)) or 'none'}"
-        )
-    outputs, logsumexps = (jnp.stack(arrays) for arrays in zip(*partials, strict=True))
-    largest = jax.lax.stop_gradient(jnp.max(logsumexps, axis=0, keepdims=True))
-    empty = jnp.isneginf(largest)
-    largest = jnp.where(empty, 0, largest)
-    parts = jnp.exp(logsumexps - largest)
-    total = jnp.sum(parts, axis=0, keepdims=True)
-    logsumexp = jnp.where(empty, -jnp.inf, jnp.log(jnp.where(empty, 1, total)) + largest)
+            "equal shapes"
+        ) from error
+    shares, logsumexp = softmax(jnp.moveaxis(logsumexps, 0, -1))
     # A share that is NaN would reach the masked keys of every set in the backward pass.
-    unused = empty | jnp.isnan(logsumexp)
-    shares = jnp.where(unused, 0, parts / jnp.where(unused, 1, total))
-    shares = jnp.swapaxes(shares, -1, -2)[..., None]
+    shares = jnp.where(jnp.isnan(shares), 0, shares)
+    shares = jnp.swapaxes(jnp.moveaxis(shares, -1, 0), -1, -2)[..., None]
     output = jnp.sum(shares * outputs.astype(shares.dtype), axis=0).astype(outputs.dtype)
-    logsumexp = logsumexp[0]
     return nan_rows(output, jnp.swapaxes(logsumexp, -1, -2)), logsumexp
-
-
-def _fit(shapes: Sequence[object]) -> bool:
-    """Return whether all are the shapes of output and logsumexp of one size."""
-    match shapes:
-        case [((*batch, num_queries, num_heads, _), logsumexp), *_]:
-            fits = logsumexp == (*batch, num_heads, num_queries)
-            return fits and all(pair == shapes[0] for pair in shapes)
-    return False

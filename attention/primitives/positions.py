@@ -23,13 +23,10 @@ def sinusoidal(positions: ArrayLike, width: int) -> Array:
 
     Args:
         positions: `[...]`, any numbers.
-        width: D, even.
+        width: D, even; otherwise ValueError.
 
     Returns:
         `[..., D]` in float32, or in float64 if the positions are float64.
-
-    Raises:
-        ValueError: an odd width.
     """
     if width % 2:
         raise ValueError(f"the width of sinusoidal positions must be even, got {width}")
@@ -42,10 +39,7 @@ def sinusoidal(positions: ArrayLike, width: int) -> Array:
 
 
 def rotary(
-    vectors: Array,
-    positions: ArrayLike,
-    base: float = 10_000.0,
-    scaling: Scaling | None = None,
+    vectors: Array, positions: ArrayLike, base: float = 10_000.0, scaling: Scaling | None = None
 ) -> Array:
     """Rotate pairs of entries by angles proportional to the position (Su et al. 2021, section 3.2).
 
@@ -56,16 +50,14 @@ def rotary(
         vectors: queries or keys `[..., T, N, H]`, H even.
         positions: `[..., T]`.
         base: of the wavelengths; a larger base distinguishes larger distances.
-        scaling: for longer contexts than those of training: `linear_scaling`, `ntk_scaling`,
-            `llama3_scaling` or `yarn_scaling`, as in `yarn_scaling(8, original_length=4096)`; or
-            any function from frequencies `[H/2]` to new ones and a factor of the rotated vectors.
+        scaling: of frequencies `[H/2]`, to new ones and a factor of the rotated vectors, for longer
+            contexts than those of training: for example `yarn_scaling(8, original_length=4096)`.
 
     Returns:
         `[..., T, N, H]` in the dtype of the vectors.
 
     Raises:
-        ValueError: vectors without an axis of heads, an odd head width, or positions for another
-            number of tokens.
+        ValueError: vectors without heads, an odd head width, positions of another length than T.
     """
     if jnp.ndim(vectors) < 3:
         raise ValueError(
@@ -91,22 +83,15 @@ def rotary(
 
 
 def linear_scaling(factor: float) -> Scaling:
-    """Divide all frequencies by the factor (position interpolation, Chen et al. 2023, eq. 4).
-
-    Args:
-        factor: by which the context grows.
-    """
+    """Divide frequencies by the factor by which the context grows (Chen et al. 2023, eq. 4)."""
     return lambda frequencies: (frequencies / factor, 1.0)
 
 
 def ntk_scaling(factor: float) -> Scaling:
-    """Change the base so that only the smallest frequency is divided by the whole factor.
+    """Divide only the smallest frequency by the whole factor by which the context grows.
 
     The base becomes base · factor^(H/(H-2)), which does not change the largest frequency
     ("NTK-aware", Peng et al. 2024, section 3.1).
-
-    Args:
-        factor: by which the context grows.
     """
 
     def scaling(frequencies: Array) -> tuple[Array, float]:
@@ -126,30 +111,29 @@ def llama3_scaling(factor: float, original_length: int) -> Scaling:
         factor: by which the context grows.
         original_length: the context length of training, in positions.
     """
-    return lambda frequencies: (_by_parts(frequencies, factor, original_length, most=4), 1.0)
+    return _piecewise_scaling(factor, original_length, 4)
 
 
 def yarn_scaling(factor: float, original_length: int) -> Scaling:
     """Scale as Llama 3 between 1 and 32 rotations, and the vectors too (YaRN, Peng et al. 2024).
 
-    Queries and keys are both multiplied by 0.1 ln(factor) + 1, the √(1/t) of section 3.
-
-    Args:
-        factor: by which the context grows.
-        original_length: the context length of training, in positions.
+    Queries and keys are both multiplied by 0.1 ln(factor) + 1, the √(1/t) of section 3. The
+    arguments are those of `llama3_scaling`.
     """
-    of_vectors = 0.1 * math.log(factor) + 1
-    return lambda frequencies: (
-        _by_parts(frequencies, factor, original_length, most=32),
-        of_vectors,
-    )
+    return _piecewise_scaling(factor, original_length, 32, 0.1 * math.log(factor) + 1)
 
 
-def _by_parts(frequencies: Array, factor: float, original_length: int, *, most: int) -> Array:
+def _piecewise_scaling(
+    factor: float, original_length: int, most: int, of_vectors: float = 1.0
+) -> Scaling:
     """Interpolate between divided frequencies, of one rotation, and unchanged ones, of `most`."""
-    rotations = original_length * frequencies / (2 * math.pi)
-    unchanged = jnp.clip((rotations - 1) / (most - 1), 0, 1)
-    return unchanged * frequencies + (1 - unchanged) * frequencies / factor
+
+    def scaling(frequencies: Array) -> tuple[Array, float]:
+        rotations = original_length * frequencies / (2 * math.pi)
+        unchanged = jnp.clip((rotations - 1) / (most - 1), 0, 1)
+        return unchanged * frequencies + (1 - unchanged) * frequencies / factor, of_vectors
+
+    return scaling
 
 
 # Name in configs → function of (factor, original_length).

@@ -343,9 +343,3 @@ def test_every_public_function_has_a_line():
     names = {*attention.__all__, *members} - {"Mask", "Score", "explain", "masks", "scores"}
     assert names <= {line.split(":")[0] for line in SHAPES}
     assert {*RESULTS} == {*RETURNING}
-
-
-def test_bytes_of_a_cache():
-    sizes = {"num_kv_heads": 3, "head_width": 4, "value_width": 5}
-    cache = jax.eval_shape(lambda: empty_cache((2,), 7, **sizes))
-    assert cache.nbytes == 2 * 7 * 3 * (4 + 5) * 4

@@ -14,7 +14,7 @@ from attention.modules.linear import linear
 from attention.modules.recurrent.attention import AdditiveAttention
 from attention.modules.recurrent.encoder import initial_carry, select_rows, time_first, valid_tokens
 from attention.modules.recurrent.steps import BahdanauStep
-from attention.primitives.constant import Constant
+from attention.primitives.cache import Constant
 
 
 class RecurrentCache(NamedTuple):

@@ -13,7 +13,7 @@ import numpy as np
 from jax import Array
 
 from attention.decoding import StoppingCriteria
-from attention.primitives.constant import Constant
+from attention.primitives.cache import Constant
 from attention.primitives.pytree_dataclass import pytree_dataclass, static
 from tests.attention.primitives.inputs import jitted
 

@@ -21,8 +21,7 @@ from attention.decoding import (
 from attention.decoding.continuous import run_in_slots
 from attention.decoding.loop import DecodingLoop, row_inputs
 from attention.decoding.strategy import DecodingOptions
-from attention.primitives.cache import empty_cache
-from attention.primitives.constant import Constant
+from attention.primitives.cache import Constant, empty_cache
 from tests.attention.decoding.markov import BOS, END, SourceModel, random_table
 from tests.attention.primitives.inputs import jitted
 

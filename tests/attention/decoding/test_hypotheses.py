@@ -10,8 +10,7 @@ import pytest
 
 from attention import attend
 from attention.decoding import GNMT, Beam, Greedy, StoppingCriteria, decode
-from attention.primitives.cache import empty_cache
-from attention.primitives.constant import Constant
+from attention.primitives.cache import Constant, empty_cache
 from tests.attention.decoding.markov import BOS, END, SourceModel, random_table
 from tests.attention.primitives.inputs import draw, jitted
 

@@ -19,7 +19,7 @@ from attention.modules.recurrent import (
     RecurrentConfig,
     RecurrentEncoderDecoder,
 )
-from attention.primitives.constant import Constant
+from attention.primitives.cache import Constant
 from tests.attention.modules import inputs
 from tests.attention.modules.inputs import (
     DIMS,
