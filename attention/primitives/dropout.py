@@ -35,19 +35,13 @@ class Dropout:
 def keep_factor(
     dropout: Dropout, heads: Array, query_positions: Array, key_positions: Array
 ) -> Array:
-    """Return the factor of each weight: 0 if dropped, 1 / (1 - rate) if kept.
+    """Return the factor of each weight: 0 if dropped, 1 / (1 - rate) if kept; float32.
 
     It depends on (rng, head, query position, key position) alone, so every implementation, tile
     size, cache length and sharding drops the same pairs; and it is cheap to compute again.
 
-    Args:
-        dropout: rate and key(s) `[...]`.
-        heads: int32 `[N]`, global numbers, or one of them.
-        query_positions: `[..., T]`.
-        key_positions: `[..., S]`.
-
-    Returns:
-        float32 `[..., N, T, S]`, or `[..., T, S]` for one head.
+    It is `[..., N, T, S]` for the global numbers `[N]` of heads, `[..., T, S]` for one number, and
+    for positions `[..., T]` and `[..., S]`.
     """
     of_heads = (1,) * heads.ndim
     words = jnp.moveaxis(key_words(dropout.rng), -1, 0)

@@ -4,21 +4,16 @@ The tiles that are visited are those in which a mask may allow a pair: the block
 FlexAttention (Dong et al. 2024, section 4.2), computed in each call.
 """
 
-import math
 from dataclasses import dataclass
-from math import prod
+from math import ceil, prod
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
 
 from attention.primitives.arguments import Arguments
 from attention.primitives.masks import Mask
-from attention.primitives.pytree_dataclass import (
-    array_field,
-    arrays_of,
-    batch_shapes,
-    pytree_dataclass,
-)
+from attention.primitives.pytree_dataclass import arrays_of, batch_shapes
 from attention.primitives.vectorize import Cut, cut, possible_shards
 
 # Tile sizes without a mask and with one, and scores computed at once. Those of "cpu" were measured,
@@ -31,8 +26,7 @@ SIZES = {
 }
 
 
-@pytree_dataclass
-class Visits:
+class Visits(NamedTuple):
     """The key tiles that each row of query tiles visits.
 
     Attributes:
@@ -41,9 +35,9 @@ class Visits:
         counts: int32 `[rows]`, how many there are.
     """
 
-    first: Array | None = array_field("r")
-    columns: Array | None = array_field("rc")
-    counts: Array = array_field("r")
+    first: Array | None
+    columns: Array | None
+    counts: Array
 
     def column(self, row: Array, number: Array) -> Array:
         """Return the `number`-th key tile of a row."""
@@ -80,14 +74,6 @@ class Layout:
     kv_heads: Cut
     examples: tuple[Cut, ...]
 
-    def of_example(self, one: Arguments) -> tuple[Arguments, Visits | None]:
-        """Return the arguments of an example, indexed by query and key, and the tiles to visit."""
-        one = one.by_index()
-        if self.visit_all:
-            return one, None
-        positions = one.query_positions, one.key_positions
-        return one, visits_of(one.mask, *positions, self.sizes, counted=one.counted)
-
 
 def layout_of(arguments: Arguments, platform: str) -> Layout:
     """Decide how to cut the arguments on a platform.
@@ -116,11 +102,10 @@ def layout_of(arguments: Arguments, platform: str) -> Layout:
     for size in reversed(arguments.batch):
         examples.append(cut(size, max(1, at_once), shards))
         at_once = at_once // size if examples[-1].steps == 1 else 1
-    is_counted = mask is not None and arguments.counted
     return Layout(
         sizes=sizes,
         shape=shape,
-        most=most_visits(mask, shape, sizes) if is_counted else shape[1],
+        most=_most_visits(arguments, shape, sizes),
         visit_all=visit_all,
         cast=platform == "cpu",
         kv_heads=kv_heads,
@@ -137,66 +122,44 @@ def _tile_sizes(
     # compiler may shard.
     packs_sequences = any(axes in ("t", "s", "p") and x.ndim > 1 for x, axes in arrays_of(mask))
     if platform == "cpu" and shards == 1 and packs_sequences:
-        largest = _packed_tiles(lengths)
+        # Larger tiles make faster products, and smaller ones compute fewer masked pairs: from 4,096
+        # tokens on, eight sequences of about the same length visit less than a fifth of all pairs.
+        # Tiles of (256, 128) for all lengths took 1.0 to 1.2 times as long for 512 to 2,048 tokens,
+        # 0.9 (with gradient) to 1.2 times (forward) for 4,096, and 1.2 to 1.4 times for 16,384.
+        largest = min(max(128, lengths[0] // 32), 512), min(max(128, lengths[1] // 64), 256)
     return tuple(map(_equal_tiles, lengths, largest))
-
-
-def _packed_tiles(lengths: tuple[int, int]) -> tuple[int, int]:
-    """Return the largest tile of packed sequences on a CPU: 1/32 of the queries, 1/64 of the keys.
-
-    Larger tiles make faster products, and smaller ones compute fewer masked pairs: from 4,096
-    tokens on, eight sequences of about the same length visit less than a fifth of all pairs. Tiles
-    of (256, 128) for all lengths took 1.0 to 1.2 times as long for 512 to 2,048 tokens, 0.9 (with
-    gradient) to 1.2 times (forward) for 4,096, and 1.2 to 1.4 times for 16,384.
-    """
-    num_queries, num_keys = lengths
-    return min(max(128, num_queries // 32), 512), min(max(128, num_keys // 64), 256)
 
 
 def _equal_tiles(length: int, largest: int) -> int:
     """Make tiles equal: 520 queries become two tiles of 264, not one of 512 and one of 8."""
-    if length <= largest:
-        return length
-    return -(-math.ceil(length / math.ceil(length / largest)) // 8) * 8
+    return -(-ceil(length / ceil(length / largest)) // 8) * 8
 
 
-def visits_of(
-    mask: Mask,
-    query_positions: Array,
-    key_positions: Array,
-    tile_sizes: tuple[int, int],
-    *,
-    counted: bool,
-) -> Visits:
-    """Return the tiles to visit in one example, whose arrays of pairs are indexed by query and key.
-
-    `counted`: both positions count from 0.
-    """
-    query, key = (
-        _tiled(positions, size)
-        for positions, size in zip((query_positions, key_positions), tile_sizes, strict=True)
-    )
-    if counted and (ranges := mask.key_range(query[:, 0])) is not None:
-        num_keys, size = key_positions.shape[0], tile_sizes[1]
+def visits_of(layout: Layout, one: Arguments) -> Visits | None:
+    """Return the tiles to visit in one example, indexed by query and key; None for all tiles."""
+    if layout.visit_all:
+        return None
+    query, key = map(_tiles, (one.query_positions, one.key_positions), layout.sizes)
+    if one.counted and (ranges := one.mask.key_range(query[:, 0])) is not None:
+        num_keys, size = one.key_positions.shape[0], layout.sizes[1]
         start = jnp.clip(ranges[0], 0, num_keys) // size
-        stop = -(-jnp.clip(mask.key_range(query[:, -1])[1], 0, num_keys) // size)
+        stop = -(-jnp.clip(one.mask.key_range(query[:, -1])[1], 0, num_keys) // size)
         return Visits(start, None, jnp.maximum(stop - start, 0))
-    some = mask.tile_bounds(query, key).any
+    some = one.mask.tile_bounds(query, key).any
     columns = jnp.argsort(~some, axis=1, stable=True).astype(jnp.int32)
     return Visits(None, columns, some.sum(axis=1, dtype=jnp.int32))
 
 
-def _tiled(positions: Array, size: int) -> Array:
+def _tiles(positions: Array, size: int) -> Array:
     """Cut positions into tiles `[tiles, size]`; the last one repeats its last position."""
-    tiles = -(-positions.shape[0] // size)
-    missing = tiles * size - positions.shape[0]
-    return jnp.pad(positions, (0, missing), mode="edge").reshape(tiles, size)
+    return jnp.pad(positions, (0, -positions.shape[0] % size), mode="edge").reshape(-1, size)
 
 
-def most_visits(mask: Mask, shape: tuple[int, int], sizes: tuple[int, int]) -> int:
-    """Return how many tiles a row visits at most, for positions that count from 0."""
-    if (band := mask.band()) is None:
+def _most_visits(arguments: Arguments, shape: tuple[int, int], sizes: tuple[int, int]) -> int:
+    """Return how many tiles a row visits at most."""
+    is_known = arguments.mask is not None and arguments.counted
+    if (band := arguments.mask.band() if is_known else None) is None:
         return shape[1]
     (rows, columns), (before, after) = sizes, band
-    most = math.ceil(before / columns) + math.ceil((rows + after) / columns)
+    most = ceil(before / columns) + ceil((rows + after) / columns)
     return min(shape[1], most + (rows % columns > 0))

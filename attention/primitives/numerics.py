@@ -35,27 +35,27 @@ def product(equation: str, left: Array, right: Array, dtype: jnp.dtype, precisio
 
 
 @jax.custom_jvp
-def _replaced(array: Array) -> Array:
-    return jnp.where(jnp.isfinite(array), array, 0)
+def derive_as(value: Array, other: Array) -> Array:
+    """Return `value`, whose derivatives are those of `other`, computed in another way."""
+    del other
+    return value
 
 
-@_replaced.defjvp
-def _replaced_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-    """Pass tangents through, so that a visible NaN gets the gradient of its pair, which is NaN."""
-    return _replaced(*primals), tangents[0]
+derive_as.defjvp(lambda primals, tangents: (derive_as(*primals), tangents[1]))
 
 
 def replace_nonfinite(array: Array) -> tuple[Array, Array]:
-    """Replace non-finite numbers of `[..., H]` by 0; return also which rows `[...]` had one."""
-    return _replaced(array), ~jnp.isfinite(array).all(axis=-1)
+    """Replace non-finite numbers of `[..., H]` by 0; return also which rows `[...]` had one.
+
+    Tangents pass through, so that a visible NaN gets the gradient of its pair, which is NaN.
+    """
+    is_finite = jnp.isfinite(array)
+    # No stop_gradient: where jax 0.10 drops the rule of `derive_as`, finite numbers keep theirs.
+    return derive_as(jnp.where(is_finite, array, 0), array), ~is_finite.all(axis=-1)
 
 
 def replace_nonfinite_keys(key: Array, value: Array) -> tuple[Array, Array, Array]:
-    """Replace non-finite numbers of `[..., S, H]` and `[..., S, Hv]` by 0.
-
-    Returns:
-        Finite key and value, and bool `[..., S]`, True where one of them was not finite.
-    """
+    """Replace them in both by 0; return also in which rows `[..., S]` one was not finite."""
     (key, of_key), (value, of_value) = replace_nonfinite(key), replace_nonfinite(value)
     return key, value, of_key | of_value
 
@@ -77,13 +77,8 @@ def nan_rows(output: Array, logsumexp: Array) -> Array:
 def softmax(scores: Array) -> tuple[Array, Array]:
     """Normalize exp(scores) over the last axis, in the dtype of the scores.
 
-    A row of -inf alone has weights 0, logsumexp -inf, and all its derivatives are 0.
-
-    Args:
-        scores: `[..., S]`, -inf = masked.
-
-    Returns:
-        Weights `[..., S]` and logsumexp `[...]`.
+    Returns weights `[..., S]` and logsumexp `[...]`. A score of -inf is masked; a row of them has
+    weights 0, logsumexp -inf, and all its derivatives are 0.
     """
     peak = jnp.max(scores, axis=-1, keepdims=True, initial=jnp.finfo(scores.dtype).min)
     # A compiler may round scores differently here than in the maximum: huge ones then exceed it.
@@ -121,12 +116,8 @@ def share_with_sinks(
 ) -> dict[str, Array]:
     """Add attention sinks to the softmax denominator of finished results.
 
-    A sink is a key with value 0: output and weights shrink by the same factor.
-
-    Args:
-        results: "output" `[..., T, N, Hv]`, "logsumexp" `[..., N, T]` and perhaps "weights"
-            `[..., N, T, S]`, without sinks.
-        sinks: any number.
+    A sink is a key with value 0: output `[..., T, N, Hv]` and weights `[..., N, T, S]`, if they
+    are in the results, shrink by the same factor.
     """
     results = dict(results)
     for sink in sinks:
@@ -137,8 +128,7 @@ def share_with_sinks(
         after = jnp.logaddexp(visible, logit)
         share = jnp.exp(visible - after)
         results["logsumexp"] = jnp.where(empty, before, after)
-        output = results["output"]
-        factor = jnp.swapaxes(share, -1, -2)[..., None]
+        output, factor = results["output"], jnp.swapaxes(share, -1, -2)[..., None]
         results["output"] = (output.astype(before.dtype) * factor).astype(output.dtype)
         if "weights" in results:
             weights = results["weights"]  # those of masked keys stay 0 beside a share that is NaN

@@ -5,9 +5,9 @@ T, S, N and K are the axes of `attend`, t and s those that positions index; any 
 axis that nothing maps over or cuts.
 """
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import jax
@@ -15,7 +15,7 @@ from jax import Array
 
 Node = TypeVar("Node")
 
-static = functools.partial(field, metadata={"static": True})
+static = partial(field, metadata={"static": True})
 
 
 def array_field(axes: str) -> Any:  # noqa: ANN401 - typed as the field it makes
@@ -31,9 +31,7 @@ def pytree_dataclass(cls: type[Node]) -> type[Node]:
 def map_arrays(tree: Node, function: Callable[[Array, str], Any]) -> Node:
     """Replace every array by `function(array, axes for one example)`.
 
-    Args:
-        tree: a pytree dataclass, or a tuple of them; None is returned unchanged.
-        function: of an array and its axes.
+    The tree is a pytree dataclass, a tuple of them, or None.
     """
     if tree is None:
         return None
@@ -59,6 +57,13 @@ def arrays_of(tree: object) -> list[tuple[Array, str]]:
     found = []
     map_arrays(tree, lambda array, axes: found.append((array, axes)))
     return found
+
+
+def join(tree: Node, other: Node) -> Node:
+    """Return the tree with the arrays of another one in place of None."""
+    return jax.tree.map(
+        lambda x, y: y if x is None else x, tree, other, is_leaf=lambda x: x is None
+    )
 
 
 def batch_shapes(tree: object) -> list[tuple[int, ...]]:

@@ -25,9 +25,9 @@ from attention.primitives.first_order import first_order
 from attention.primitives.layout import Layout, layout_of
 from attention.primitives.masks import PairMask
 from attention.primitives.numerics import score_dtype, share_with_sinks
-from attention.primitives.pytree_dataclass import map_arrays
+from attention.primitives.pytree_dataclass import join, map_arrays
 from attention.primitives.sharding import map_shards
-from attention.primitives.tiled import Sums, online_sums, plain_sums, results_of
+from attention.primitives.tiled import Sums, for_all_heads, online_sums, plain_sums, results_of
 from attention.primitives.vectorize import varying_alike
 
 Tree = Any
@@ -181,7 +181,7 @@ def _attend_in_ring(arguments: Arguments, axis_name: AxisName) -> dict[str, Arra
     floats, others = _split_floats(whole)
 
     def sums_of(floats: Tree, others: Tree) -> Sums:
-        return _forward(axis_name, layout, _join(floats, others))
+        return _forward(axis_name, layout, join(floats, others))
 
     def forward(floats: Tree, others: Tree) -> tuple[Sums, Tree]:
         sums = sums_of(floats, others)
@@ -202,10 +202,11 @@ def _forward(axis_name: AxisName, layout: Layout, arguments: Arguments) -> Sums:
         sums, moving = carry
         moving = _rotated(axis_name, moving)
         here = _at_step(axis_name, arguments, moving, number)
-        return (online_sums(layout, here, sums), moving), None
+        return (for_all_heads(online_sums, layout, here, sums), moving), None
 
     moving = _moving(arguments)
-    own = online_sums(layout, _at_step(axis_name, arguments, moving, jnp.int32(0)))
+    here = _at_step(axis_name, arguments, moving, jnp.int32(0))
+    own = for_all_heads(online_sums, layout, here)
     steps = jnp.arange(1, jax.lax.axis_size(axis_name), dtype=jnp.int32)
     return jax.lax.scan(step, (own, moving), steps)[0][0]
 
@@ -222,16 +223,17 @@ def _backward(
 
     Those of keys and values move with them, and are back on their device after all steps.
     """
-    arguments = _join(floats, others)
+    arguments = join(floats, others)
 
     def step(carry: tuple[Tree, Tree], number: Array) -> tuple[tuple[Tree, Tree], None]:
         total, moving = carry
 
         def block(floats: Tree) -> tuple[Array, Array]:
-            inputs = _join(floats, others)
+            inputs = join(floats, others)
             given = moving | {"key": inputs.key, "value": inputs.value}
             here = _at_step(axis_name, inputs, given, number)
-            return plain_sums(layout, here, largest)
+            sums = for_all_heads(plain_sums, layout, here, Sums(largest, None, None))
+            return sums.total, sums.weighted
 
         here = replace(floats, key=moving["key"], value=moving["value"])
         (more,) = jax.vjp(block, here)[1]((cotangents.total, cotangents.weighted))
@@ -287,10 +289,3 @@ def _split_floats(tree: Tree) -> tuple[Tree, Tree]:
         )
 
     return kept(True), kept(False)
-
-
-def _join(floats: Tree, others: Tree) -> Tree:
-    """Return the tree that `_split_floats` split."""
-    return jax.tree.map(
-        lambda x, y: y if x is None else x, floats, others, is_leaf=lambda x: x is None
-    )

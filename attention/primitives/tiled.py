@@ -21,6 +21,7 @@ Why the loops are as they are:
   online softmax has the right derivatives itself: only m is constant in it.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -32,9 +33,11 @@ from jax import Array
 from attention.primitives.arguments import Arguments
 from attention.primitives.dot_product import attend_by_definition
 from attention.primitives.dropout import keep_factor
-from attention.primitives.layout import Layout, Visits, layout_of
+from attention.primitives.layout import Layout, Visits, layout_of, visits_of
 from attention.primitives.masks import And, PairMask
 from attention.primitives.numerics import (
+    derive_as,
+    nan_rows,
     nan_where,
     product,
     replace_nonfinite,
@@ -42,37 +45,18 @@ from attention.primitives.numerics import (
     share_with_sinks,
     wide,
 )
-from attention.primitives.pytree_dataclass import (
-    array_field,
-    arrays_of,
-    map_arrays,
-    pytree_dataclass,
-)
-from attention.primitives.vectorize import (
-    over_batch,
-    over_heads,
-    varying_alike,
-    with_axes_of_one,
-)
+from attention.primitives.pytree_dataclass import array_field, join, map_arrays, pytree_dataclass
+from attention.primitives.vectorize import over_batch, over_heads, varying_alike, with_axes_of_one
 
 Tree = Any
+
+# Axes of an array of one head that is cut into tiles.
+IN_TILES = str.maketrans({"N": "", "K": "", "T": "Tt", "S": "Ss"})
 
 # Visits of the shortest loop that saves more time than it takes to compile.
 SHORTEST_LOOP = 5
 
 checkpoint = partial(jax.checkpoint, prevent_cse=False)
-
-
-@pytree_dataclass
-class Head(Arguments):
-    """The arguments of one head, with tiles of the key `[columns, H, size]` and value transposed.
-
-    Their derivatives are then products that transpose no tile of scores. All rows of tiles share
-    the transposed tiles.
-    """
-
-    key: Array = array_field("KChs")
-    value: Array = array_field("KChs")
 
 
 @pytree_dataclass
@@ -94,9 +78,7 @@ class Sums:
 def attend_in_tiles(arguments: Arguments, platform: str = "cpu") -> dict[str, Array]:
     """`attend` with memory linear in T and S: "output" and what `arguments.returning` names.
 
-    Args:
-        arguments: with at least one query and one key.
-        platform: for the default tile sizes.
+    There must be a query and a key. The platform decides the default tile sizes.
     """
     layout = layout_of(arguments, platform)
     # The compiler would take seconds to fold a constant array of pairs.
@@ -111,54 +93,28 @@ def attend_in_tiles(arguments: Arguments, platform: str = "cpu") -> dict[str, Ar
         given = replace(arguments, query=query, key=key, value=value)
         results = attend_by_definition(given, examples=layout.examples)
         return results | {"output": results["output"].astype(arguments.query.dtype)}
-    found = online_sums(layout, arguments)
+    found = for_all_heads(online_sums, layout, arguments)
     # Joined here and not in the loops: jax 0.10 would drop the rule of `derive_as` in a scan.
-    others = plain_sums(layout, arguments, found.largest)
-    sums = derive_as((found.total, found.weighted), others)
+    plain = for_all_heads(plain_sums, layout, arguments, Sums(found.largest, None, None))
+    sums = derive_as((found.total, found.weighted), (plain.total, plain.weighted))
     results = results_of(arguments, Sums(found.largest, *sums))
     if "weights" in arguments.returning:  # T·S numbers, so their scores fit memory too
         results["weights"] = attend_by_definition(replace(arguments, sinks=()))["weights"]
     return share_with_sinks(results, arguments.sinks)
 
 
-@jax.custom_jvp
-def derive_as(value: Array, other: Array) -> Array:
-    """Return `value`, whose derivatives are those of `other`, computed in another way."""
-    del other
-    return value
+def for_all_heads(
+    function: Callable[..., Sums], layout: Layout, arguments: Arguments, *known: Sums
+) -> Sums:
+    """Map `online_sums` or `plain_sums`, which are functions of one head, to heads and examples."""
 
-
-@derive_as.defjvp
-def _derive_as_jvp(
-    primals: tuple[Array, Array], tangents: tuple[Array, Array]
-) -> tuple[Array, Array]:
-    return derive_as(*primals), tangents[1]
-
-
-def online_sums(layout: Layout, arguments: Arguments, before: Sums | None = None) -> Sums:
-    """Return the sums of all heads and examples, added to those `before`, by an online softmax."""
-
-    def example(one: Arguments, *before: Sums) -> Sums:
-        one, visits = layout.of_example(one)
-        function = partial(_online_sums_of_head, layout, visits)
-        sums = over_heads(function, (one, *before), layout.kv_heads)
+    def example(one: Arguments, *known: Sums) -> Sums:
+        one = one.by_index()
+        of_head = partial(function, layout, visits_of(layout, one))
+        sums = over_heads(of_head, (one, *known), layout.kv_heads)
         return replace(sums, weighted=jnp.swapaxes(sums.weighted, 0, 1))
 
-    trees = (arguments,) if before is None else (arguments, before)
-    return over_batch(example, trees, arguments.batch, layout.examples)
-
-
-def plain_sums(layout: Layout, arguments: Arguments, largest: Array) -> tuple[Array, Array]:
-    """Return `total` and `weighted` of all heads and examples, given the largest scores."""
-
-    def example(one: Arguments, known: Sums) -> tuple[Array, Array]:
-        one, visits = layout.of_example(one)
-        function = checkpoint(partial(_plain_sums_of_head, layout, visits))
-        total, weighted = over_heads(function, (one, known), layout.kv_heads)
-        return total, jnp.swapaxes(weighted, 0, 1)
-
-    known = Sums(largest, None, None)
-    return over_batch(example, (arguments, known), arguments.batch, layout.examples)
+    return over_batch(example, (arguments, *known), arguments.batch, layout.examples)
 
 
 def results_of(arguments: Arguments, sums: Sums) -> dict[str, Array]:
@@ -168,9 +124,8 @@ def results_of(arguments: Arguments, sums: Sums) -> dict[str, Array]:
     """
     is_nan, is_empty = jnp.isnan(sums.total), sums.total == 0
     total = jnp.where(is_nan | is_empty, 1, sums.total)
-    of_output = (jnp.swapaxes(x, -1, -2)[..., None] for x in (is_nan, total))  # [..., T, N, 1]
-    is_nan_output, divisor = of_output
-    output = jnp.where(is_nan_output, jnp.nan, sums.weighted / divisor)
+    of_queries = partial(jnp.swapaxes, axis1=-1, axis2=-2)  # [..., N, T] -> [..., T, N]
+    output = nan_rows(sums.weighted / of_queries(total)[..., None], of_queries(sums.total))
     largest = jax.lax.stop_gradient(jnp.where(is_empty, -jnp.inf, sums.largest))
     return {
         "output": output.astype(arguments.query.dtype),
@@ -179,15 +134,15 @@ def results_of(arguments: Arguments, sums: Sums) -> dict[str, Array]:
     }
 
 
-def _online_sums_of_head(
+def online_sums(
     layout: Layout, visits: Visits | None, one: Arguments, before: Sums | None = None
 ) -> Sums:
     """Return the sums of one head over the keys that are visited, added to those `before`.
 
     One loop visits the tiles of all rows, which compiles faster than a loop for each row.
     """
-    head, length = _in_whole_tiles(layout, one), one.query.shape[0]
-    start = _no_keys(head) if before is None else _pad(before, "T", head.query.shape[0])
+    head = _in_whole_tiles(layout, one)
+    start = _no_keys(head) if before is None else _cut(layout, before)
     counts = jnp.full(layout.shape[0], layout.shape[1]) if visits is None else visits.counts
     ends = jnp.cumsum(counts, dtype=jnp.int32)
 
@@ -196,48 +151,38 @@ def _online_sums_of_head(
         row = jnp.sum(ends <= number, dtype=jnp.int32)
         column = number - ends[row] + counts[row]
         column = column if visits is None else visits.column(row, column)
-        tile = _tile(_tile(head, "T", row, layout.sizes[0]), "S", column, layout.sizes[1])
-        added = _add_tile(tile, _tile(sums, "T", row, layout.sizes[0]))
-
-        def write(whole: Array, part: Array) -> Array:
-            return jax.lax.dynamic_update_slice_in_dim(whole, part, row * layout.sizes[0], 0)
-
+        added = _add_tile(_tile(_tile(head, "T", row), "S", column), _tile(sums, "T", row))
+        write = partial(jax.lax.dynamic_update_index_in_dim, index=row, axis=0)
         return number + 1, jax.tree.map(write, sums, added)
 
     _, sums = jax.lax.while_loop(lambda state: state[0] < ends[-1], visit, (jnp.int32(0), start))
-    return jax.tree.map(lambda x: x[:length], sums)
+    return _without_padding(sums, one)
 
 
-def _plain_sums_of_head(
-    layout: Layout, visits: Visits | None, one: Arguments, known: Sums
-) -> tuple[Array, Array]:
+@partial(checkpoint, static_argnums=0)
+def plain_sums(layout: Layout, visits: Visits | None, one: Arguments, known: Sums) -> Sums:
     """Return `total` and `weighted` of one head as plain sums over tiles, for their derivatives.
 
-    Args:
-        layout: of all heads.
-        visits: the tiles to visit; None for all.
-        one: arguments of one head.
-        known: the largest score of each query, which is constant, and no sums.
+    `known`: the largest score of each query, which is constant, and no sums.
     """
-    length, num_columns = one.query.shape[0], layout.shape[1]
-    one = _in_whole_tiles(layout, one)
-    known = _pad(jax.lax.stop_gradient(known), "T", one.query.shape[0])
+    num_rows, num_columns = layout.shape
+    known = _cut(layout, jax.lax.stop_gradient(known))
+    rows, of_all_rows = _split((_in_whole_tiles(layout, one), known), "T")
 
     @checkpoint
-    def of_row(given: tuple[Array, list[Array], list[Array]]) -> tuple[Array, Array]:
-        row, queries, (largest,) = given
-        at_row = _with_tiles(one, "T", queries)
-        columns = _tiles_of(at_row, "S", layout.sizes[1])
-        start = _no_keys(at_row)
-        zeros = start.total, start.weighted
+    def of_row(given: tuple[Array, Tree]) -> Sums:
+        row, here = given
+        at_row, known = join(here, of_all_rows)
+        columns, of_all_columns = _split(at_row, "S")
+        zeros = replace(_no_keys(at_row), largest=None)
 
-        def of_tile(here: list[Array]) -> tuple[Array, Array]:
-            tile = _with_tiles(at_row, "S", here)
-            exponentials = _exp(_masked(tile, _scores(tile) - largest[:, None]))
-            return exponentials.sum(axis=-1), _weighted_values(tile, exponentials)
+        def of_tile(here: Arguments) -> Sums:
+            tile = join(here, of_all_columns)
+            exponentials = _exp(_scores(tile, -known.largest[:, None]))
+            return Sums(None, exponentials.sum(axis=-1), _weighted_values(tile, exponentials))
 
         @checkpoint
-        def add(sums: tuple[Array, Array], given: tuple) -> tuple[tuple[Array, Array], None]:
+        def add(sums: Sums, given: tuple[Array | None, Arguments]) -> tuple[Sums, None]:
             is_visited, here = given
             if is_visited is None:
                 more = of_tile(here)
@@ -245,19 +190,20 @@ def _plain_sums_of_head(
                 more = jax.lax.cond(is_visited, of_tile, lambda _: zeros, here)
             return jax.tree.map(jnp.add, sums, more), None
 
-        def in_order() -> tuple[Array, Array]:
+        def in_order() -> Sums:
             """Sum over all tiles, of which some are skipped."""
             is_visited = None if visits is None else visits.flags(row, num_columns)
-            return jax.lax.scan(add, zeros, (is_visited, columns))[0]
+            return jax.lax.scan(add, zeros, (is_visited, columns), num_columns)[0]
 
-        def first(number: int) -> tuple[Array, Array]:
+        def first(number: int) -> Sums:
             """Sum over the first tiles that the row visits."""
             numbers = jnp.arange(number, dtype=jnp.int32)
             at = jnp.clip(visits.column(row, numbers), 0, num_columns - 1)
 
-            def add_column(sums: tuple[Array, Array], given: tuple) -> tuple:
-                here = [jax.lax.dynamic_index_in_dim(x, given[1], keepdims=False) for x in columns]
-                return add(sums, (given[0], here))
+            def add_column(sums: Sums, given: tuple[Array, Array]) -> tuple[Sums, None]:
+                is_visited, column = given
+                take = partial(jax.lax.dynamic_index_in_dim, index=column, keepdims=False)
+                return add(sums, (is_visited, jax.tree.map(take, columns)))
 
             return jax.lax.scan(add_column, zeros, (numbers < visits.counts[row], at))[0]
 
@@ -271,28 +217,19 @@ def _plain_sums_of_head(
             return in_order()
         return jax.lax.cond(visits.counts[row] <= few, lambda: first(few), in_order)
 
-    rows = jnp.arange(layout.shape[0], dtype=jnp.int32)
-    cut = (_tiles_of(tree, "T", layout.sizes[0]) for tree in (one, known))
-    sums = jax.lax.map(of_row, (rows, *cut))
-    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:length], sums)
+    sums = jax.lax.map(of_row, (jnp.arange(num_rows, dtype=jnp.int32), rows))
+    return _without_padding(sums, one)
 
 
-def _scores(tile: Head) -> Array:
-    """Return the scores of a tile before the mask."""
+def _scores(tile: Arguments, *terms: Array) -> Array:
+    """Return the scores of a tile plus some terms; -inf where a pair is masked."""
     rows, columns = tile.query_positions[:, None], tile.key_positions[None, :]
-    scores = product("TH,HS->TS", tile.query, tile.key, tile.dtype, tile.precision)
-    scores = tile.scale * scores
+    products = product("TH,HS->TS", tile.query, tile.key, tile.dtype, tile.precision)
+    scores = tile.scale * products
     for score in tile.scores:
         scores = score(scores, rows, columns, tile.heads)
-    return scores
-
-
-def _masked(tile: Head, scores: Array) -> Array:
-    """Set the scores of masked pairs to -inf."""
-    if tile.mask is None:
-        return scores
-    rows, columns = tile.query_positions[:, None], tile.key_positions[None, :]
-    return jnp.where(tile.mask(rows, columns), scores, -jnp.inf)
+    scores = sum(terms, scores)
+    return scores if tile.mask is None else jnp.where(tile.mask(rows, columns), scores, -jnp.inf)
 
 
 def _exp(exponents: Array) -> Array:
@@ -301,7 +238,7 @@ def _exp(exponents: Array) -> Array:
     return jnp.exp(jnp.where(exponents > 0, zero, exponents))
 
 
-def _weighted_values(tile: Head, weights: Array) -> Array:
+def _weighted_values(tile: Arguments, weights: Array) -> Array:
     """Return the sum of the values by weights after dropout."""
     if tile.dropout is not None:
         keep = keep_factor(tile.dropout, tile.heads, tile.query_positions, tile.key_positions)
@@ -310,12 +247,11 @@ def _weighted_values(tile: Head, weights: Array) -> Array:
     return product("TS,HS->TH", weights, tile.value, tile.dtype, tile.precision)
 
 
-def _add_tile(tile: Head, sums: Sums) -> Sums:
+def _add_tile(tile: Arguments, sums: Sums) -> Sums:
     """Add the keys of a tile to those before it."""
-    of_queries, of_keys = (
-        nan_where(flags, tile.dtype) for flags in (tile.nonfinite_queries, tile.nonfinite_keys)
-    )
-    scores = _masked(tile, _scores(tile) + of_queries[:, None] + of_keys[None, :])
+    of_queries = nan_where(tile.nonfinite_queries, tile.dtype)
+    of_keys = nan_where(tile.nonfinite_keys, tile.dtype)
+    scores = _scores(tile, of_queries[:, None], of_keys[None, :])
     largest = jnp.maximum(sums.largest, jax.lax.stop_gradient(scores).max(axis=-1))
     # A masked pair stays masked in a row whose largest score is NaN.
     scores = jnp.where(jnp.isneginf(scores), -jnp.inf, scores - largest[:, None])
@@ -325,16 +261,20 @@ def _add_tile(tile: Head, sums: Sums) -> Sums:
     return Sums(largest, total, weighted)
 
 
-def _no_keys(one: Head) -> Sums:
+def _no_keys(one: Arguments) -> Sums:
     """Return the sums over no keys, varying over the same axes of a mesh as the arguments."""
-    dtype, queries = one.dtype, one.query.shape[:1]
+    dtype, queries = one.dtype, one.query.shape[:-1]
     smallest = jnp.full(queries, jnp.finfo(dtype).min, dtype)
     zeros = jnp.zeros(queries, dtype), jnp.zeros((*queries, one.value.shape[-2]), dtype)
     return Sums(*varying_alike([smallest, *zeros, *jax.tree.leaves(one)])[:3])
 
 
-def _in_whole_tiles(layout: Layout, one: Arguments) -> Head:
-    """Replace non-finite numbers, and pad the queries and keys of one head to whole tiles."""
+def _in_whole_tiles(layout: Layout, one: Arguments) -> Arguments:
+    """Replace non-finite numbers, and cut the arguments of one head into whole tiles.
+
+    Tiles of key and value are transposed, `[columns, H, size]`: their derivatives are then products
+    that transpose no tile of scores. All rows of tiles share them.
+    """
     one = with_axes_of_one(one)
     query, nonfinite_queries = replace_nonfinite(one.query)
     key, value, nonfinite_keys = one.key, one.value, one.nonfinite_keys
@@ -344,71 +284,70 @@ def _in_whole_tiles(layout: Layout, one: Arguments) -> Head:
         query, key, value = (array.astype(one.dtype) for array in (query, key, value))
     changed = {"nonfinite_queries": nonfinite_queries, "nonfinite_keys": nonfinite_keys}
     one = replace(one, query=query, key=key, value=value, **changed)
-    num_queries, num_keys = (n * size for n, size in zip(layout.shape, layout.sizes, strict=True))
-    if (length := key.shape[0]) < num_keys:
+    if (length := key.shape[0]) % layout.sizes[1]:
         is_key = PairMask((jnp.arange(length) >= 0)[None, None, :])  # padded with False
         one = replace(one, mask=is_key if one.mask is None else And(one.mask, is_key))
-    one = _pad(_pad(one, "T", num_queries), "S", num_keys)
-
-    def transposed(array: Array) -> Array:  # [S, H] -> [columns, H, size]
-        return jnp.swapaxes(array.reshape(layout.shape[1], -1, array.shape[-1]), 1, 2)
-
-    return Head(**(vars(one) | {"key": transposed(one.key), "value": transposed(one.value)}))
+    one = _cut(layout, one)
+    return replace(one, key=jnp.swapaxes(one.key, 1, 2), value=jnp.swapaxes(one.value, 1, 2))
 
 
-def _axis(array: Array, axes: str, letter: str) -> int | None:
-    """Return which axis of an array of one head has a letter; None if it has none or it is 1."""
-    if array.ndim != len(axes):
-        axes = axes.replace("N", "").replace("K", "")
-    axis = axes.find(letter)
-    return None if axis < 0 or array.shape[axis] == 1 else axis
+def _cut(layout: Layout, tree: Tree) -> Tree:
+    """Cut the axes T and S of arrays of one head into `[tiles, size]`; an axis of 1, into `[1, 1]`.
 
-
-def _pad(tree: Tree, letter: str, size: int) -> Tree:
-    """Pad the arrays of one head along T or S: positions with the last one, others with 0."""
-
-    def pad(array: Array, axes: str) -> Array:
-        if (axis := _axis(array, axes, letter)) is None or array.shape[axis] == size:
-            return array
-        widths = [(0, 0)] * array.ndim
-        widths[axis] = (0, size - array.shape[axis])
-        return jnp.pad(array, widths, mode="edge" if axes == letter else "constant")
-
-    return map_arrays(tree, pad)
-
-
-def _has_tiles(array: Array, axes: str, letter: str) -> bool:
-    """Return whether an array of one head is cut along T or S; tiles of keys are cut already."""
-    return (letter == "S" and "C" in axes) or _axis(array, axes, letter) is not None
-
-
-def _tile(tree: Tree, letter: str, number: Array, size: int) -> Tree:
-    """Return the arrays of one head in a tile of queries (letter T) or keys (letter S)."""
-
-    def slice_of(array: Array, axes: str) -> Array:
-        if letter == "S" and "C" in axes:
-            return jax.lax.dynamic_index_in_dim(array, number, keepdims=False)
-        if (axis := _axis(array, axes, letter)) is None:
-            return array
-        return jax.lax.dynamic_slice_in_dim(array, number * size, size, axis)
-
-    return map_arrays(tree, slice_of)
-
-
-def _tiles_of(tree: Tree, letter: str, size: int) -> list[Array]:
-    """Return the arrays of one head that have an axis T or S, cut into tiles `[tiles, ...]`."""
+    The last tile is padded: positions with the last position, other arrays with 0.
+    """
 
     def cut(array: Array, axes: str) -> Array:
-        if "C" in axes:
+        for letter, number, size in zip("ST", layout.shape[::-1], layout.sizes[::-1], strict=True):
+            if (axis := _axis(axes, letter)) is None:
+                continue
+            axis += array.ndim + 1
+            number, size = (1, 1) if array.shape[axis] == 1 else (number, size)
+            if (missing := number * size - array.shape[axis]) > 0:
+                widths = [(0, missing if n == axis else 0) for n in range(array.ndim)]
+                array = jnp.pad(array, widths, mode="edge" if axes == letter else "constant")
+            array = array.reshape(*array.shape[:axis], number, size, *array.shape[axis + 1 :])
+        return array
+
+    return map_arrays(tree, cut)
+
+
+def _axis(axes: str, letter: str) -> int | None:
+    """Return which axis, counted from the last, contains the tiles of T or S; None if none does."""
+    axes = axes.translate(IN_TILES)
+    return axes.index(letter) - len(axes) if letter in axes else None
+
+
+def _tile(tree: Tree, letter: str, number: Array | int) -> Tree:
+    """Return the arrays of one head in a tile of queries (letter T) or keys (letter S)."""
+
+    def take(array: Array, axes: str) -> Array:
+        if (axis := _axis(axes, letter)) is None:
             return array
-        axis = _axis(array, axes, letter)
-        before, after = array.shape[:axis], array.shape[axis + 1 :]
-        return jnp.moveaxis(array.reshape(*before, -1, size, *after), axis, 0)
+        if array.shape[axis] == 1:
+            return array.squeeze(axis)
+        return jax.lax.dynamic_index_in_dim(array, number, axis, keepdims=False)
 
-    return [cut(x, axes) for x, axes in arrays_of(tree) if _has_tiles(x, axes, letter)]
+    return map_arrays(tree, take)
 
 
-def _with_tiles(tree: Tree, letter: str, tiles: list[Array]) -> Tree:
-    """Return the tree with these tiles in place of the arrays that have an axis T or S."""
-    tiles = iter(tiles)
-    return map_arrays(tree, lambda x, axes: next(tiles) if _has_tiles(x, axes, letter) else x)
+def _split(tree: Tree, letter: str) -> tuple[Tree, Tree]:
+    """Return the arrays that differ between tiles, `[tiles, ...]`, and those that all tiles share.
+
+    Each tree has None in place of the arrays of the other one.
+    """
+
+    def differs(array: Array, axes: str) -> bool:
+        return (axis := _axis(axes, letter)) is not None and array.shape[axis] > 1
+
+    def tiles(array: Array, axes: str) -> Array | None:
+        return jnp.moveaxis(array, _axis(axes, letter), 0) if differs(array, axes) else None
+
+    shared = map_arrays(tree, lambda x, axes: None if differs(x, axes) else x)
+    return map_arrays(tree, tiles), _tile(shared, letter, 0)
+
+
+def _without_padding(sums: Sums, one: Arguments) -> Sums:
+    """Return sums `[rows, queries, ...]` as `[T, ...]`."""
+    length = one.query.shape[0]
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:length], sums)

@@ -6,7 +6,8 @@ over devices stays sharded: no two axes are merged, and nothing is gathered.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
+from functools import partial
 from math import gcd, prod
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.sharding import AxisType
 
-from attention.primitives.pytree_dataclass import arrays_of, map_arrays
+from attention.primitives.pytree_dataclass import join, map_arrays
 
 Tree = Any
 
@@ -31,10 +32,7 @@ class Cut(NamedTuple):
 def cut(size: int, at_once: int, shards: int) -> Cut:
     """Cut an axis so that it may be sharded over any divisor of `shards`.
 
-    Args:
-        size: of the axis.
-        at_once: how many entries to compute at once, at most, but at least one per shard.
-        shards: over how many devices the axis may be sharded.
+    At most `at_once` entries are computed at once, but at least one per shard.
     """
     if not isinstance(size, int):  # symbolic
         return Cut(1, 1, size)
@@ -48,7 +46,7 @@ def cut(size: int, at_once: int, shards: int) -> Cut:
 def possible_shards(*arrays: Array) -> int:
     """Return over how many devices the compiler may shard an axis of some arrays.
 
-    These are the devices along the Auto axes of the mesh that is set, or of the mesh in the types
+    They are the devices along the Auto axes of the mesh that is set, or of the mesh in the types
     of the arrays, which contain one if an input has a `NamedSharding`. The `in_shardings` of
     `jax.jit` are not known when it traces: for inputs on one device the result is then 1.
     """
@@ -66,7 +64,7 @@ def over_batch(
     cuts: Sequence[Cut] | None = None,
     remat: bool = False,
 ) -> Tree:
-    """Map a function of single examples over leading batch axes.
+    """Map a function of single examples over batch axes, which are in front in the results.
 
     Args:
         function: takes the trees, without batch axes.
@@ -75,124 +73,99 @@ def over_batch(
         batch: the sizes of the batch axes.
         cuts: how to map over each of them; all at once by default.
         remat: whether derivatives compute each step of a loop again.
-
-    Returns:
-        The results of the function, with the batch axes in front.
     """
-    trees, cuts = tuple(trees), cuts or [Cut(1, 1, size) for size in batch]
-    ranks = [len(axes) for _, axes in arrays_of(trees)]
-    leaves, structure = jax.tree.flatten(trees)
-    leaves = [to_batch(leaf, rank, batch) for leaf, rank in zip(leaves, ranks, strict=True)]
-    mapped = [None if x.ndim == rank else 0 for x, rank in zip(leaves, ranks, strict=True)]
     sizes = tuple(size for size in batch if size != 1)
-    leaves = [
-        x if axis is None else x.reshape(*sizes, *x.shape[len(batch) :])
-        for x, axis in zip(leaves, mapped, strict=True)
-    ]
-    for axis_cut in reversed([each for each in cuts if prod(each) != 1]):
-        function = _map_axis(function, structure, mapped, axis_cut, remat)
-    results = function(*jax.tree.unflatten(structure, leaves))
-    return jax.tree.map(lambda x: x.reshape(*batch, *x.shape[len(sizes) :]), results)
+
+    def without_ones(array: Array, axes: str) -> Array:
+        array = to_batch(array, len(axes), batch)
+        shared = array.ndim == len(axes)
+        return array if shared else array.reshape(*sizes, *array.shape[len(batch) :])
+
+    trees = map_arrays(tuple(trees), without_ones)
+    in_axes = map_arrays(trees, lambda array, axes: 0 if array.ndim > len(axes) else None)
+    for axis_cut in reversed(cuts or [Cut(1, 1, size) for size in batch]):
+        if prod(axis_cut) != 1:
+            function = _map_axis(function, in_axes, axis_cut, remat)
+    return jax.tree.map(lambda x: x.reshape(*batch, *x.shape[len(sizes) :]), function(*trees))
 
 
 def over_heads(function: Callable[..., Tree], trees: Sequence[Tree], kv_heads: Cut) -> Tree:
-    """Map a function of one head over the query heads of one example.
+    """Map a function of one head over the query heads of one example; results have N in front.
 
-    First over the key/value heads, some at a time, then over the query heads of their groups, with
-    key and value unbatched: query head n reads key head n // G.
-
-    Args:
-        function: takes the trees, whose arrays have no axis N or K.
-        trees: of one example; the first one has an array of query heads. An axis N of one is shared
-            by all heads, and stays.
-        kv_heads: how to map over K.
-
-    Returns:
-        The results of the function, with the axis N in front.
+    First over the key/value heads, cut as `kv_heads`, then over the query heads of their groups,
+    with key and value unbatched: query head n reads key head n // G. An axis N of one is shared by
+    all heads, and stays. The query of the first tree counts the heads.
     """
-    trees = tuple(trees)
     num_heads, num_kv_heads = trees[0].query.shape[1], prod(kv_heads)
-    groups, leaves, group_axes, head_axes = num_heads // num_kv_heads, [], [], []
-    for array, axes in arrays_of(trees):
-        axis, group_axis = max(axes.find("N"), axes.find("K")), None
-        if axes[axis : axis + 1] == "N" and array.shape[axis] != num_heads:
-            axis = -1
-        elif axes[axis : axis + 1] == "N" and groups > 1:
-            before, after = array.shape[:axis], array.shape[axis + 1 :]
-            array, group_axis = array.reshape(*before, num_kv_heads, groups, *after), axis
-        leaves.append(array.squeeze(axis) if num_kv_heads == 1 and axis >= 0 else array)
-        head_axes.append(None if axis < 0 else axis)
-        group_axes.append(group_axis)
-    structure = jax.tree.structure(trees)
+    groups = num_heads // num_kv_heads
+
+    def axis_of(array: Array, axes: str) -> int | None:
+        is_shared = "N" in axes and array.shape[axes.index("N")] != num_heads
+        axis = max(axes.find("N"), axes.find("K"))
+        return None if is_shared or axis < 0 else axis
+
+    def split(array: Array, axes: str) -> Array:  # N -> K, G; without axes of one
+        if (axis := axis_of(array, axes)) is None:
+            return array
+        sizes = (num_kv_heads, groups) if "N" in axes else (num_kv_heads,)
+        sizes = (size for size in sizes if size > 1)
+        return array.reshape(*array.shape[:axis], *sizes, *array.shape[axis + 1 :])
+
+    trees = tuple(trees)
     if groups > 1:
-        function = _map_axis(function, structure, group_axes, Cut(1, 1, groups))
+        in_axes = map_arrays(trees, lambda x, axes: axis_of(x, axes) if "N" in axes else None)
+        function = _map_axis(function, in_axes, Cut(1, 1, groups))
     if num_kv_heads > 1:
-        function = _map_axis(function, structure, head_axes, kv_heads)
-    results = function(*jax.tree.unflatten(structure, leaves))
-    rank = (num_kv_heads > 1) + (groups > 1)
-    return jax.tree.map(lambda x: x.reshape(num_heads, *x.shape[rank:]), results)
+        function = _map_axis(function, map_arrays(trees, axis_of), kv_heads)
+    results = function(*map_arrays(trees, split))
+    return _reshaped(results, (num_kv_heads > 1) + (groups > 1), [num_heads])
 
 
-def with_axes_of_one(tree: Tree) -> Tree:
-    """Give the arrays of masks and score functions an axis of one in place of the heads."""
+def with_axes_of_one(one: Tree) -> Tree:
+    """Give the masks and score functions of one head an axis of one in place of the heads."""
 
     def restore(array: Array, axes: str) -> Array:
         return array if array.ndim == len(axes) else jnp.expand_dims(array, axes.index("N"))
 
-    parts = [part.name for part in fields(tree) if not {"axes", "static"} & {*part.metadata}]
-    return replace(tree, **{name: map_arrays(getattr(tree, name), restore) for name in parts})
+    mask, scores = (map_arrays(tree, restore) for tree in (one.mask, one.scores))
+    return replace(one, mask=mask, scores=scores)
 
 
 def _map_axis(
-    function: Callable[..., Tree],
-    structure: Any,  # noqa: ANN401 - jax.tree_util.PyTreeDef
-    axes: Sequence[int | None],
-    cut: Cut,
-    remat: bool = False,
+    function: Callable[..., Tree], in_axes: Tree, cut: Cut, remat: bool = False
 ) -> Callable[..., Tree]:
-    """Map a function over one axis of some arrays, in a loop if it takes more than one step.
+    """Return `jax.vmap(function, in_axes)`, as a loop if the cut has more than one step.
 
-    Args:
-        function: of trees.
-        structure: of all trees.
-        axes: which axis of each array; None where it is shared.
-        cut: of the axis.
-        remat: whether derivatives compute each step again.
+    `remat`: whether derivatives compute each step again.
     """
     shards, steps, at_once = cut
+    checkpoint = partial(jax.checkpoint, prevent_cse=False) if remat else lambda step: step
     if steps == 1:
-        in_axes = jax.tree.unflatten(structure, axes)
-        mapped = jax.vmap(function, in_axes, axis_size=shards * at_once)
-        return jax.checkpoint(mapped, prevent_cse=False) if remat else mapped
+        return checkpoint(jax.vmap(function, in_axes, axis_size=shards * at_once))
 
     def run(*trees: Tree) -> Tree:
-        shared = jax.tree.leaves(trees)
-        mapped = {
-            number: jnp.moveaxis(shared[number], axis, 0)
-            for number, axis in enumerate(axes)
-            if axis is not None
-        }
+        mapped = jax.tree.map(
+            lambda axis, array: None if axis is None else jnp.moveaxis(array, axis, 0),
+            in_axes,
+            trees,
+            is_leaf=lambda axis: axis is None,
+        )
 
-        def step(mapped: dict[int, Array]) -> Tree:
-            leaves = [mapped.get(number, leaf) for number, leaf in enumerate(shared)]
-            return function(*jax.tree.unflatten(structure, leaves))
+        def step(mapped: Tree) -> Tree:
+            return function(*join(mapped, trees))
 
         # A step of one entry has no axis of one: on a CPU the compiler multiplies matrices without
         # a batch axis faster in the backward pass, since it need not transpose them.
-        if at_once > 1:
-            step = jax.vmap(step)
-        step = jax.checkpoint(step, prevent_cse=False) if remat else step
-        lead = (steps, at_once) if at_once > 1 else (steps,)
-        if shards == 1:
-            return _reshaped(jax.lax.map(step, _reshaped(mapped, 1, lead)), len(lead), (-1,))
-        mapped = _reshaped(mapped, 1, (shards, *lead))
-        results = jax.vmap(lambda mapped: jax.lax.map(step, mapped))(mapped)
-        return _reshaped(results, 1 + len(lead), (-1,))
+        step = checkpoint(jax.vmap(step) if at_once > 1 else step)
+        loop = partial(jax.lax.map, step)
+        loop = jax.vmap(loop) if shards > 1 else loop
+        sizes = [number for number in cut if number > 1]
+        return _reshaped(loop(_reshaped(mapped, 1, sizes)), len(sizes), [prod(cut)])
 
     return run
 
 
-def _reshaped(tree: Tree, number: int, sizes: tuple[int, ...]) -> Tree:
+def _reshaped(tree: Tree, number: int, sizes: Sequence[int]) -> Tree:
     """Return the arrays with other sizes of their first axes, whose number is given."""
     return jax.tree.map(lambda array: array.reshape(*sizes, *array.shape[number:]), tree)
 
@@ -211,11 +184,7 @@ def to_batch(
 
 
 def check_broadcasts(name: str, leading: Sequence[int], batch: Sequence[int]) -> None:
-    """Check that some leading axes broadcast to the batch axes.
-
-    Raises:
-        ValueError: they do not.
-    """
+    """Raise a ValueError if some leading axes do not broadcast to the batch axes."""
     pairs = zip(reversed(leading), reversed(batch), strict=False)
     if len(leading) > len(batch) or any(ours not in (1, theirs) for ours, theirs in pairs):
         raise ValueError(
