@@ -249,7 +249,7 @@ RNG = jax.random.key(0)
         # Heads, precision and flags.
         wrong(
             ValueError,
-            ["heads must have one number for each of N=6, got (2,)"],
+            ["heads must end in an axis of 6, got shape (2,)"],
             *VALID,
             heads=np.arange(2),
         ),
@@ -443,9 +443,7 @@ def test_mask_may_be_larger_than_the_inputs_with_explicit_positions():
         ({"mask": "causal"}, "a mask is a masks.Mask or a bool array, got 'causal'"),
         ({"dropout": 0.1}, "dropout must be Dropout(rng, rate), got float"),
         ({"dropout": Dropout(None, 0.1)}, "dropout rng must be a jax.random.key, got NoneType"),
-        ({"dropout": Dropout(np.zeros(3), 0.1)}, "dropout rng must be a jax.random.key, got float"),
-        ({"dropout": Dropout(np.uint32(3), 0.1)}, "jax.random.key, got uint32 of shape ()"),
-        ({"dropout": Dropout(np.ones(1, np.uint32), 0.1)}, "key, got uint32 of shape (1,)"),
+        ({"dropout": Dropout(3, 0.1)}, "dropout rng must be a jax.random.key, got int"),
     ],
 )
 def test_wrong_mask_or_dropout_is_named(arguments, words):
