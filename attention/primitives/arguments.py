@@ -10,18 +10,10 @@ from jax import Array
 from jax.sharding import AbstractMesh, AxisType
 from jax.typing import ArrayLike
 
+from attention.primitives import masks
 from attention.primitives.cache import CacheView
 from attention.primitives.choice import one_of
 from attention.primitives.dropout import Dropout, key_words
-from attention.primitives.masks import (
-    FromArray,
-    Mask,
-    PairMask,
-    causal,
-    leaves_of,
-    pair_mask,
-    to_int32,
-)
 from attention.primitives.numerics import score_dtype
 from attention.primitives.pytree_dataclass import (
     array_field,
@@ -41,29 +33,18 @@ class Arguments:
     """The arguments of `attend`; shapes fit, names are known, defaults are filled in.
 
     Attributes:
-        query: `[..., T, N, H]`.
-        key: `[..., S, K, H]`.
-        value: `[..., S, K, Hv]`.
-        mask: a predicate on positions, or None.
         scores: applied in this order; the arrays that they use are fields, of these heads alone.
-        sinks: added to the softmax denominator.
-        query_positions: int32 `[T]` or `[..., T]`.
-        key_positions: int32 `[S]` or `[..., S]`.
-        heads: int32 `[N]`, the global number of each query head.
-        scale: factor of the products.
+        sinks: those of the score functions that change the softmax denominator instead.
         dropout: with the data of its key, uint32 `[..., words]`, or None.
         nonfinite_queries: bool `[..., T, N]`, or None if the query was not searched for them.
         nonfinite_keys: bool `[..., S, K]`, or None if key and value were not searched for them.
         counted: whether both positions count from 0 because none were given.
-        returning: names of what to return beside the output.
-        precision: of products of float32.
-        tile_sizes: queries and keys per tile, or None.
     """
 
     query: Array = array_field("TNh")
     key: Array = array_field("SKh")
     value: Array = array_field("SKh")
-    mask: Mask | None
+    mask: masks.Mask | None
     scores: tuple[Score, ...]
     sinks: tuple[AttentionSinks, ...]
     query_positions: Array = array_field("T")
@@ -104,7 +85,7 @@ def check_arguments(
     key: Array | CacheView,
     value: Array | None = None,
     *,
-    mask: Mask | ArrayLike | None = None,
+    mask: masks.Mask | ArrayLike | None = None,
     is_causal: bool = False,
     bias: ArrayLike | None = None,
     score: Score | Collection[Score] | None = None,
@@ -116,53 +97,67 @@ def check_arguments(
     precision: str | None = None,
     tile_sizes: tuple[int, int] | None = None,
 ) -> Arguments:
-    """Validate the arguments of `attend`.
-
-    Raises:
-        TypeError: an argument of another type.
-        ValueError: shapes that do not fit, unknown names.
-    """
+    """Validate the arguments of `attend`, and raise its errors."""
     nonfinite_keys = None
     if isinstance(key, CacheView):
         if value is not None or positions is not None:
             raise ValueError("a CacheView contains the value and the positions: pass neither")
-        _, value, view_mask, positions, nonfinite_keys = key
-        key = key.key
+        key, value, view_mask, positions, nonfinite_keys = key
         if view_mask is not None:
             mask = view_mask if mask is None else view_mask & mask
-    check_shapes(query, key, value)
-    *batch, num_queries, num_heads, head_width = query.shape
-    num_keys = key.shape[-3]
-    if jnp.ndim(0 if scale is None else scale):
+    _check_shapes(query, key, value)
+    batch, (num_queries, num_heads, head_width) = query.shape[:-3], query.shape[-3:]
+    scale = head_width**-0.5 if scale is None else scale
+    if jnp.ndim(scale):
         raise ValueError(f"scale is one number for all scores, got shape {jnp.shape(scale)}")
     returning = () if returning is None else returning
     check_names("returning", returning, RETURNING)
     precision = "highest" if precision is None else str(precision).lower()
     if precision not in PRECISIONS:
         one_of("precision", precision, PRECISIONS)
-    _check_tile_sizes(tile_sizes)
-    if mask is not None and not isinstance(mask, Mask):
-        mask = pair_mask(mask)
+    match tile_sizes:
+        case None:
+            pass
+        case [int(rows), int(columns)] if min(rows, columns) >= 1:
+            tile_sizes = rows, columns
+        case _:
+            raise ValueError(
+                f"tile_sizes must be (queries, keys), two integers of at least 1, got {tile_sizes}"
+            )
+    match positions:
+        case None:
+            query_positions, key_positions = _counted(num_queries), _counted(key.shape[-3])
+        case [query_positions, key_positions]:
+            query_positions = _numbers("query_positions", query_positions, num_queries, batch)
+            key_positions = _numbers("key_positions", key_positions, key.shape[-3], batch)
+        case _:
+            raise TypeError("positions must be a pair (query_positions, key_positions)")
+    numbers = _counted(num_heads) if heads is None else _numbers("heads", heads, num_heads, ())
+    if mask is not None and not isinstance(mask, masks.Mask):
+        mask = masks.pair_mask(mask)
     if is_causal:
-        mask = causal() if mask is None else causal() & mask
-    counted = positions is None
-    query_positions, key_positions = _check_positions(positions, batch, num_queries, num_keys)
-    sizes = {"N": num_heads, "T": num_queries, "S": num_keys}
-    sizes |= {"t": num_queries, "s": num_keys} if counted else {}
-    if mask is not None:
-        _check_mask(mask, batch, sizes, counted)
+        mask = masks.causal() if mask is None else masks.causal() & mask
     dtype = score_dtype(query, key, value)
     score = () if score is None else score if isinstance(score, tuple | list) else (score,)
     score = score if bias is None else (bias_array(bias), *score)
-    if heads is not None:
-        del sizes["N"]  # the arrays of score functions contain all heads
-    _check_scores(score, batch, sizes)
+    for part in score:
+        if not isinstance(part, Score):
+            raise TypeError(
+                f"score takes a scores.Score or a tuple of them, got {type(part).__name__}: wrap a "
+                "function in scores.from_function, and an array that is added in scores.bias_array"
+            )
     score = [part.for_dtype(dtype) for part in score]
-    numbers = _check_heads(heads, num_heads)
     if heads is not None:
         score = [part.for_heads(numbers) for part in score]
-    scale = head_width**-0.5 if scale is None else scale
-    return Arguments(
+    if dropout is not None:
+        if not isinstance(dropout, Dropout):
+            raise TypeError(f"dropout must be Dropout(rng, rate), got {type(dropout).__name__}")
+        if not hasattr(dropout.rng, "dtype"):
+            kind = type(dropout.rng).__name__
+            raise TypeError(f"dropout rng must be a jax.random.key, got {kind}")
+        dropout = replace(dropout, rng=key_words(dropout.rng))
+        check_broadcasts("dropout.rng", dropout.rng.shape[:-1], batch)
+    arguments = Arguments(
         query=query,
         key=key,
         value=value,
@@ -173,14 +168,18 @@ def check_arguments(
         key_positions=key_positions,
         heads=numbers,
         scale=scale.astype(dtype) if isinstance(scale, Array) else np.asarray(scale, dtype),
-        dropout=_check_dropout(dropout, batch),
+        dropout=dropout,
         nonfinite_queries=None,
         nonfinite_keys=nonfinite_keys,
-        counted=counted,
+        counted=positions is None,
         returning=tuple(returning),
         precision=precision,
-        tile_sizes=None if tile_sizes is None else tuple(tile_sizes),
+        tile_sizes=tile_sizes,
     )
+    _check_mask(arguments)
+    for part in score:
+        _check_fits(arguments, "score", part)
+    return arguments
 
 
 def explicit_mesh(arguments: Arguments) -> AbstractMesh | None:
@@ -190,13 +189,7 @@ def explicit_mesh(arguments: Arguments) -> AbstractMesh | None:
     return next((mesh for mesh in meshes if AxisType.Explicit in mesh.axis_types), None)
 
 
-def check_shapes(query: Array, key: Array, value: Array) -> None:
-    """Check query `[..., T, N, H]`, key `[..., S, K, H]` and value `[..., S, K, Hv]`.
-
-    Raises:
-        TypeError: an input that is not floating point.
-        ValueError: axes that do not agree, with both sizes.
-    """
+def _check_shapes(query: Array, key: Array, value: Array) -> None:
     named = {
         "query [..., T, N, H]": query,
         "key [..., S, K, H]": key,
@@ -209,10 +202,6 @@ def check_shapes(query: Array, key: Array, value: Array) -> None:
             raise TypeError(f"{name} must be floating point, got {array.dtype}")
         if array.ndim < 3:
             raise ValueError(f"{name} needs at least 3 axes, got shape {array.shape}")
-
-    if query.shape[-1] == 0:
-        raise ValueError(f"the head width H must be at least 1, got query {query.shape}")
-
     for axis, ours, theirs in (
         ("batch axes of query and key", query.shape[:-3], key.shape[:-3]),
         ("batch axes of query and value", query.shape[:-3], value.shape[:-3]),
@@ -243,59 +232,7 @@ def check_names(argument: str, given: Collection[str], known: Sequence[str]) -> 
     if isinstance(given, str):
         raise TypeError(f"{argument} takes a collection of names: write ({given!r},)")
     for name in given:
-        if name not in known:
-            one_of(f"each name in {argument}", name, known)
-
-
-def _check_mask(mask: Mask, batch: Sequence[int], sizes: dict[str, int], counted: bool) -> None:
-    for leaf in leaves_of(mask):
-        is_array = isinstance(leaf, FromArray | PairMask)
-        if is_array and batch and leaf.array.ndim == 3 and leaf.array.shape[0] > 1:
-            raise ValueError(
-                f"a mask array of shape {leaf.array.shape} beside the batch axes {tuple(batch)}: "
-                "write array[:, None] for a mask of each example, [B, 1, T, S], and array[None] "
-                "for a mask of each head, [1, N, T, S]"
-            )
-        _check_fits("mask", leaf, batch, sizes)
-        if leaf.compares_positions and counted and sizes["T"] != sizes["S"]:
-            raise ValueError(
-                f"{sizes['T']} queries and {sizes['S']} keys do not determine the positions of the "
-                "queries among the keys, which this mask compares: pass "
-                "positions=(query_positions, key_positions)"
-            )
-
-
-def _check_fits(name: str, part: Mask | Score, batch: Sequence[int], sizes: dict[str, int]) -> None:
-    """Check the axes of arrays whose letter has a size; 1 serves any size, but for segments."""
-    words = {"N": "heads (N)", "T": "queries (T)", "S": "keys (S)"}
-    for array, axes in arrays_of(part):
-        check_broadcasts(name, array.shape[: array.ndim - len(axes)], batch)
-        for letter, ours in zip(axes, array.shape[array.ndim - len(axes) :], strict=True):
-            theirs = sizes.get(letter, ours)
-            if ours != theirs and (ours > 1 or axes in ("t", "s")):
-                axis = words[letter.upper()]
-                raise ValueError(f"the {name} describes {ours} {axis}, but there are {theirs}")
-
-
-def _check_positions(
-    positions: tuple[ArrayLike, ArrayLike] | None,
-    batch: Sequence[int],
-    num_queries: int,
-    num_keys: int,
-) -> tuple[Array, Array]:
-    if positions is None:
-        return _counted(num_queries), _counted(num_keys)
-    if not (isinstance(positions, tuple | list) and len(positions) == 2):
-        raise TypeError("positions must be a pair (query_positions, key_positions)")
-    checked = []
-    for name, given, size in zip(
-        ("query_positions", "key_positions"), positions, (num_queries, num_keys), strict=True
-    ):
-        array = to_int32(name, given, 0)
-        if array.ndim == 0 or array.shape[-1] != size:
-            raise ValueError(f"{name} must end in an axis of {size}, got shape {array.shape}")
-        checked.append(to_batch(array, 1, batch, name))
-    return checked[0], checked[1]
+        one_of(f"each name in {argument}", name, known)
 
 
 def _counted(size: int) -> Array:
@@ -310,46 +247,45 @@ def _counted(size: int) -> Array:
         return jax.device_put(np.arange(size, dtype=np.int32))
 
 
-def _check_heads(heads: ArrayLike | None, num_heads: int) -> Array:
-    if heads is None:
-        return _counted(num_heads)
-    heads = to_int32("heads", heads, 1)
-    if heads.shape != (num_heads,):
-        raise ValueError(f"heads must have one number for each of N={num_heads}, got {heads.shape}")
-    return heads
+def _numbers(name: str, given: ArrayLike, size: int, batch: Sequence[int]) -> Array:
+    """Return given integers as int32 `[..., size]`."""
+    array = masks.to_int32(name, given, 0)
+    if array.ndim == 0 or array.shape[-1] != size:
+        raise ValueError(f"{name} must end in an axis of {size}, got shape {array.shape}")
+    return to_batch(array, 1, batch, name)
 
 
-def _check_scores(given: Sequence[Score], batch: Sequence[int], sizes: dict[str, int]) -> None:
-    for part in given:
-        if not isinstance(part, Score):
-            raise TypeError(
-                "score takes a scores.Score or a tuple of them, got "
-                f"{type(part).__name__}: wrap a function in scores.from_function, and an array "
-                "that is added in scores.bias_array"
+def _check_mask(arguments: Arguments) -> None:
+    num_queries, num_keys = arguments.query.shape[-3], arguments.key.shape[-3]
+    for leaf in () if arguments.mask is None else masks.leaves_of(arguments.mask):
+        is_array = isinstance(leaf, masks.FromArray | masks.PairMask)
+        if is_array and arguments.batch and leaf.array.ndim == 3 and leaf.array.shape[0] > 1:
+            raise ValueError(
+                f"a mask array of shape {leaf.array.shape} beside the batch axes "
+                f"{arguments.batch}: write array[:, None] for a mask of each example, "
+                "[B, 1, T, S], and array[None] for a mask of each head, [1, N, T, S]"
             )
-        _check_fits("score", part, batch, sizes)
+        _check_fits(arguments, "mask", leaf)
+        if leaf.compares_positions and arguments.counted and num_queries != num_keys:
+            raise ValueError(
+                f"{num_queries} queries and {num_keys} keys do not determine the positions of the "
+                "queries among the keys, which this mask compares: pass "
+                "positions=(query_positions, key_positions)"
+            )
 
 
-def _check_dropout(dropout: Dropout | None, batch: Sequence[int]) -> Dropout | None:
-    if dropout is None:
-        return None
-    if not isinstance(dropout, Dropout):
-        raise TypeError(f"dropout must be Dropout(rng, rate), got {type(dropout).__name__}")
-    dtype = getattr(dropout.rng, "dtype", type(dropout.rng).__name__)
-    is_key = hasattr(dropout.rng, "dtype") and jnp.issubdtype(dtype, jax.dtypes.prng_key)
-    words = key_words(dropout.rng) if is_key or dtype == jnp.uint32 else None
-    if words is None or words.ndim == 0 or words.shape[-1] not in (2, 4):  # of those in JAX
-        raise TypeError(f"dropout rng must be a jax.random.key, got {dtype}")
-    check_broadcasts("dropout.rng", words.shape[:-1], batch)
-    return replace(dropout, rng=words)
-
-
-def _check_tile_sizes(tile_sizes: tuple[int, int] | None) -> None:
-    if tile_sizes is not None and not (
-        isinstance(tile_sizes, tuple | list)
-        and len(tile_sizes) == 2
-        and all(isinstance(size, int) and size >= 1 for size in tile_sizes)
-    ):
-        raise ValueError(
-            f"tile_sizes must be (queries, keys), two integers of at least 1, got {tile_sizes}"
-        )
+def _check_fits(arguments: Arguments, name: str, part: masks.Mask | Score) -> None:
+    """Check the axes of arrays whose letter has a size; 1 serves any size, but for segments."""
+    num_queries, num_heads = arguments.query.shape[-3:-1]
+    sizes = {"N": num_heads, "T": num_queries, "S": arguments.key.shape[-3]}
+    if arguments.counted:  # positions are indices
+        sizes |= {"t": sizes["T"], "s": sizes["S"]}
+    words = {"N": "heads (N)", "T": "queries (T)", "S": "keys (S)"}
+    for array, axes in arrays_of(part):
+        rank = array.ndim - len(axes)
+        check_broadcasts(name, array.shape[:rank], arguments.batch)
+        for letter, own in zip(axes, array.shape[rank:], strict=True):
+            size = sizes.get(letter, own)
+            if own != size and (own > 1 or axes in ("t", "s")):
+                axis = words[letter.upper()]
+                raise ValueError(f"the {name} describes {own} {axis}, but there are {size}")

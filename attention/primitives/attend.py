@@ -31,31 +31,20 @@ PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 class Implementation:
     """One way to compute attention, with the same meaning as all others.
 
-    Attributes:
-        name: what `attend(implementation=...)` takes.
-        refusal: (arguments, platform) → why it cannot compute them there, in half a sentence; None
-            if it can.
-        run: (arguments, platform=platform) → "output", what `arguments.returning` names, and
-            perhaps more.
-        preference: (arguments, platform) → why it is the default for arguments that it can
-            compute; None if another should be tried first. None = never the default.
+    `refusal(arguments, platform)` is the reason why it cannot compute them there, or None. `run`
+    returns "output", what `arguments.returning` names, and perhaps more.
     """
 
     name: str
     refusal: Callable[[Arguments, str], str | None]
     run: Callable[[Arguments, str], dict[str, Array]]
-    preference: Callable[[Arguments, str], str | None] | None = None
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The implementation that computes some arguments on a platform, and why not others.
+    """The implementation that computes some arguments on a platform, and why.
 
-    Attributes:
-        implementation: what was chosen.
-        reason: why.
-        refusals: name → why it was not chosen, of those that cannot compute the arguments or are
-            chosen by name only.
+    `refusals`: name → why not, of those that cannot compute them or are chosen by name only.
     """
 
     implementation: Implementation
@@ -87,50 +76,44 @@ def attend(
 ) -> Array | tuple[Array, dict[str, Array]]:
     """Attention of every query head over the key/value head of its group, for a batch.
 
-    Batch axes and heads may be sharded: results keep the sharding, and nothing is communicated. For
-    Auto axes of a mesh, "tiled" must find the mesh when it is traced: by inputs that are sharded
-    already, `jax.set_mesh` or `jax.lax.with_sharding_constraint`. With `in_shardings` of `jax.jit`
-    alone, its keys and values are gathered.
+    Batch axes and heads may be sharded: results keep the sharding, and nothing is communicated. On
+    Auto axes of a mesh, "tiled" gathers keys and values unless it is traced with sharded inputs,
+    `jax.set_mesh` or `jax.lax.with_sharding_constraint`: `in_shardings` of `jax.jit` come later.
 
     Args:
         query: `[..., T, N, H]`.
         key: `[..., S, K, H]`; K divides N, and query head n reads key head n // G. Or the view that
             `Cache.extend` returns, which contains the values, the positions and the keys to mask.
         value: `[..., S, K, Hv]`.
-        mask: which keys each query attends to: a mask of `attention.masks`, a predicate on
-            positions; or a bool array (True = may attend) `[T, S]`, or with as many axes as the
-            weights, `[..., N, T, S]`, where each size may be 1, indexed by query and key and not by
-            `positions`. A padding array `[B, S]` is `array[:, None, None, :]`. A mask whose arrays
-            have batch axes lets each example skip its own tiles; under `jax.vmap`, and on a mesh
-            with Auto axes, all tiles are computed instead.
+        mask: which keys each query attends to: a predicate on positions of `attention.masks`; or a
+            bool array (True = may attend), indexed by query and key and not by `positions`:
+            `[T, S]`, or `[..., N, T, S]` with as many axes as the weights, where each size may be
+            1. A padding array `[B, S]` is `array[:, None, None, :]`. With batch axes, each example
+            skips its own tiles, but none under `jax.vmap` or on a mesh with Auto axes.
         is_causal: whether to mask keys after the query, as `mask & masks.causal()`.
         bias: added to the scaled products before score functions, as `scores.bias_array(bias)`.
         score: score functions of `attention.scores`, applied to the scaled products in this order,
             before the mask.
         positions: `(query_positions [..., T], key_positions [..., S])`, integers. Without them
             both count from 0, and a mask that compares them requires T = S.
-        heads: `[N]`, the global number of each query head, for score functions and dropout, where
-            the arrays are one shard of all heads (`jax.shard_map`); 0 to N - 1 by default. Arrays
-            of score functions then contain all heads, not one shard; the entry of a number outside
-            of an array is NaN.
+        heads: `[N]`, the global number of each query head, where the arrays are one shard of all
+            heads (`jax.shard_map`); 0 to N - 1 by default. Dropout uses them, and score functions,
+            whose arrays then contain all heads; a number outside of an array is an entry NaN.
         scale: factor of the products, one number; 1/√H by default.
         dropout: drops weights after the softmax.
-        returning: names of what else to return, computed before dropout. It never changes the
-            output.
-
-            - "weights" `[..., N, T, S]`, "logsumexp" `[..., N, T]`;
-            - "largest_score" `[..., N, T]`, without gradient; -inf for a fully masked query.
+        returning: names of what else to return, computed before dropout: "weights"
+            `[..., N, T, S]`, "logsumexp" `[..., N, T]`, "largest_score" `[..., N, T]`, which has no
+            gradient and is -inf for a fully masked query. It never changes the output.
         precision: "default", "high" or "highest" (the default), of products of float32. Products of
             narrower inputs are computed in their dtype, on a CPU by tiles in float32; all are
             accumulated in float32.
         tile_sizes: queries and keys per tile of the "tiled" implementation.
-        implementation: "reference", "tiled" or "tokamax" (first-order reverse mode only; needs
+        implementation: "reference", "tiled", "tokamax" (first-order reverse mode only; needs
             `pip install attention[kernels]`), or one of its own: "tokamax:mosaic",
-            "tokamax:triton", "tokamax:cudnn", "tokamax:xla_chunked" or "tokamax:xla". A name means
-            that one, or an error with the reason. By default it is chosen for the arguments and
-            the platform that the computation is lowered for, if this process has a device of that
-            platform; `explain` reports it. An export (`jax.export`) for any other platform contains
-            the choice for the default device.
+            "tokamax:triton", "tokamax:cudnn", "tokamax:xla_chunked", "tokamax:xla". A name means
+            that one, or an error with the reason. By default it is chosen for the arguments and the
+            platform that the computation is lowered for; for platforms without a device in this
+            process (`jax.export`), as for the default device. `explain` reports it.
 
     Returns:
         The output `[..., T, N, Hv]` in the query's dtype, or with `returning` a pair of it and a
@@ -163,12 +146,8 @@ def explain(
 ) -> Choice:
     """Return which implementation `attend` uses for these arguments, and why; print it to read it.
 
-    Args:
-        query: as in `attend`.
-        key: as in `attend`.
-        value: as in `attend`.
-        **arguments: the other arguments of `attend`.
-        platform: "cpu", "cuda" (or "gpu"), "rocm" or "tpu"; that of the default device by default.
+    Arguments are those of `attend`. `platform` is "cpu", "cuda" (or "gpu"), "rocm" or "tpu"; that
+    of the default device by default.
 
     Raises:
         ValueError: an unknown argument or platform, and as `attend`.
@@ -203,39 +182,61 @@ def _has_devices(platform: str) -> bool:
 
 
 def choose(arguments: Arguments, name: str | None, platform: str) -> Choice:
-    """Return the named implementation, or the first that prefers arguments it can compute.
+    """Return the named implementation, or the default for these arguments."""
+    known = {one.name: one for one in IMPLEMENTATIONS}
+    if name is None:
+        name, reason = _default(arguments)
+        other = "reference" if name == "tiled" else "tiled"
+        why = known[other].refusal(arguments, platform)
+        refusals = {} if why is None else {other: why}
+        refusals["tokamax"] = f"by name only: no committed page shows it faster on {platform}"
+        return Choice(known[name], f"{reason} on {platform}", refusals)
+    if name not in known:
+        one_of("implementation", name, [*known])
+    if (why := known[name].refusal(arguments, platform)) is None:
+        return Choice(known[name], "asked for by name", {})
+    able = [one.name for one in IMPLEMENTATIONS if one.refusal(arguments, platform) is None]
+    raise ValueError(f"implementation {name!r} cannot compute this: {why}; {', '.join(able)} could")
 
-    Raises:
-        ValueError: an unknown name, or one that cannot compute this, with the reason and the
-            alternatives.
-    """
-    if name is not None:
-        chosen = next((one for one in IMPLEMENTATIONS if one.name == name), None)
-        if chosen is None:
-            one_of("implementation", name, [one.name for one in IMPLEMENTATIONS])
-        if (why := chosen.refusal(arguments, platform)) is None:
-            return Choice(chosen, "asked for by name", {})
-        able = [one.name for one in IMPLEMENTATIONS if one.refusal(arguments, platform) is None]
-        raise ValueError(
-            f"implementation {name!r} cannot compute this: {why}; {', '.join(able)} could"
-        )
-    defaults = [one for one in IMPLEMENTATIONS if one.preference]
-    refusals = {one.name: why for one in defaults if (why := one.refusal(arguments, platform))}
-    for one in defaults:
-        if one.name not in refusals and (reason := one.preference(arguments, platform)):
-            refusals["tokamax"] = f"by name only: no committed page shows it faster on {platform}"
-            return Choice(one, f"{reason} on {platform}", refusals)
-    raise AssertionError("the reference takes everything")
+
+def _default(arguments: Arguments) -> tuple[str, str]:
+    """Return the name of the implementation that is used by default, and the reason."""
+    *batch, num_queries, num_heads, _ = arguments.query.shape
+    if arguments.tile_sizes is None and num_queries == 1:
+        return "reference", "one query has no more scores than keys"
+    sizes = *batch, num_queries, num_heads, arguments.key.shape[-3]
+    is_known = all(isinstance(size, int) for size in sizes)  # not symbolic
+    if arguments.tile_sizes is None and is_known and prod(sizes) <= FEW_SCORES:
+        return "reference", "so few scores fit a cache as they are"
+    if why := _nothing_to_tile(arguments):
+        return "reference", why
+    if not batch_shapes(arguments.mask):
+        return "tiled", "linear in memory; it skips empty tiles"
+    if possible_shards(arguments.query, arguments.key, arguments.value) > 1:
+        return "tiled", "linear in memory; all tiles are computed: the mesh may shard the batch"
+    return "tiled", "linear in memory; it skips empty tiles, but not under jax.vmap over its mask"
+
+
+def _nothing_to_tile(arguments: Arguments, platform: str | None = None) -> str | None:
+    """Return why the arguments cannot be computed in tiles, on any platform."""
+    del platform
+    if 0 in (*arguments.query.shape, *arguments.key.shape, *arguments.value.shape):
+        return "there is nothing to cut into tiles"
+    if not isinstance(arguments.query.shape[-3] + arguments.key.shape[-3], int):
+        return "a symbolic length has no number of tiles"
+    return None
+
+
+def _tiles_given(arguments: Arguments, platform: str) -> str | None:
+    """Return why the reference cannot compute the arguments."""
+    del platform
+    return None if arguments.tile_sizes is None else "it has no tiles, and tile_sizes was given"
 
 
 def attend_by(arguments: Arguments, name: str | None) -> dict[str, Array]:
     """Return "output" and what `arguments.returning` names, computed by an implementation.
 
-    For each platform with devices it is chosen anew, and that of the platform that the computation
-    is lowered for is run.
-
-    Raises:
-        ValueError: a named implementation that cannot compute this on any of these platforms.
+    It is chosen for each platform with devices; that of the platform that is lowered for is run.
     """
     runs, error = {}, None
     for platform in available_platforms():
@@ -261,52 +262,12 @@ def attend_by(arguments: Arguments, name: str | None) -> dict[str, Array]:
     return jax.lax.platform_dependent(arguments, **by_platform)
 
 
-def _few_scores(arguments: Arguments) -> str | None:
-    if arguments.tile_sizes is not None:
-        return None
-    *batch, num_queries, num_heads, _ = arguments.query.shape
-    if num_queries == 1:
-        return "one query has no more scores than keys"
-    sizes = *batch, num_queries, num_heads, arguments.key.shape[-3]
-    if all(isinstance(size, int) for size in sizes) and prod(sizes) <= FEW_SCORES:
-        return "so few scores fit a cache as they are"
-    return None
-
-
-def _refusal_of_tiles(arguments: Arguments, platform: str) -> str | None:
-    del platform
-    if 0 in (*arguments.query.shape, *arguments.key.shape, *arguments.value.shape):
-        return "there is nothing to cut into tiles"
-    if not isinstance(arguments.query.shape[-3] + arguments.key.shape[-3], int):
-        return "a symbolic length has no number of tiles"
-    return None
-
-
-def _preference_for_tiles(arguments: Arguments, platform: str) -> str | None:
-    if _few_scores(arguments):
-        return None
-    if not batch_shapes(arguments.mask):
-        return "linear in memory; it skips empty tiles"
-    if possible_shards(arguments.query, arguments.key, arguments.value) > 1:
-        return "linear in memory; all tiles are computed since the mesh may shard the batch"
-    return "linear in memory; it skips empty tiles, but not under jax.vmap over its mask"
-
-
 # Up to this many scores fit a cache of a core, 1 MiB.
 FEW_SCORES = 2**18
 
 IMPLEMENTATIONS = (
-    Implementation("tiled", _refusal_of_tiles, attend_in_tiles, _preference_for_tiles),
-    Implementation(
-        "reference",
-        lambda arguments, _: (
-            None if arguments.tile_sizes is None else "it has no tiles, and tile_sizes was given"
-        ),
-        attend_by_definition,
-        lambda arguments, platform: (
-            _few_scores(arguments) or _refusal_of_tiles(arguments, platform)
-        ),
-    ),
+    Implementation("tiled", _nothing_to_tile, attend_in_tiles),
+    Implementation("reference", _tiles_given, attend_by_definition),
     *(
         Implementation(
             name,

@@ -146,17 +146,10 @@ def attend_by_definition(
     products: Products | None = None,
     examples: tuple[Cut, ...] | None = None,
 ) -> dict[str, Array]:
-    """`scaled_dot_product` for all heads and examples, with their weights in memory.
+    """Return "output", "logsumexp" and what `arguments.returning` names, from weights in memory.
 
-    Args:
-        arguments: of `attend`.
-        platform: has no effect.
-        products: in place of the scaled products; non-finite queries and keys are flagged then.
-        examples: how to map over each batch axis, with steps that derivatives compute again; all
-            examples at once by default.
-
-    Returns:
-        "output", "logsumexp" and what `arguments.returning` names.
+    With `products`, non-finite queries and keys are flagged in the arguments. With `examples`,
+    a loop over batch axes computes a few at a time, and derivatives compute each step again.
     """
     del platform
     all_heads = Cut(1, 1, arguments.key.shape[-2])

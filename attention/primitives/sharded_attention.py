@@ -23,9 +23,9 @@ from attention.primitives.attend import attend_by, available_platforms
 from attention.primitives.cache import CacheView
 from attention.primitives.first_order import first_order
 from attention.primitives.layout import Layout, layout_of
-from attention.primitives.masks import PairMask
+from attention.primitives.masks import PairMask, leaves_of
 from attention.primitives.numerics import score_dtype, share_with_sinks
-from attention.primitives.pytree_dataclass import join, map_arrays
+from attention.primitives.pytree_dataclass import map_arrays
 from attention.primitives.sharding import map_shards
 from attention.primitives.tiled import Sums, for_all_heads, online_sums, plain_sums, results_of
 from attention.primitives.vectorize import varying_alike
@@ -46,13 +46,8 @@ class ShardedAttention:
     Each device computes its own examples and heads, by the implementation that is chosen for them,
     and skips the tiles that the masks of its examples leave empty. The compiler can shard `attend`
     by itself, but it gathers the inputs of a kernel or refuses it, and it computes all tiles if it
-    may shard the batch.
-
-    If the sequence is sharded, each device keeps its queries and sends its block of keys and values
-    to the next one, as in `ring_attend`; they are never gathered. First-order gradients then equal
-    those of `attend`, and there are no others.
-
-    Pass it to a model as `attend`.
+    may shard the batch. If the sequence is sharded, attention is that of `ring_attend`, with
+    first-order gradients only. Pass it to a model as `attend`.
 
     Attributes:
         mesh: of devices; its axes are all Auto or all Explicit.
@@ -135,7 +130,9 @@ def ring_attend(
         device, lengths = jax.lax.axis_index(axis_name), (query.shape[-3], key.shape[-3])
         positions = tuple(device * n + jnp.arange(n, dtype=jnp.int32) for n in lengths)
     checked = check_arguments(query, key, value, positions=positions, **arguments)
-    if isinstance(checked.mask, PairMask):
+    if checked.mask is not None and any(
+        isinstance(leaf, PairMask) for leaf in leaves_of(checked.mask)
+    ):
         raise ValueError(
             "ring_attend takes masks of attention.masks: wrap the bool array of all positions in "
             "masks.from_array"
@@ -164,10 +161,7 @@ def zigzag(length: int, shards: int) -> Array:
 
 
 def _attend_in_ring(arguments: Arguments, axis_name: AxisName) -> dict[str, Array]:
-    """Return "output" and what `arguments.returning` names, for the queries of a device.
-
-    The positions are global, and arrays of pairs have columns for the keys of all devices.
-    """
+    """Return "output" and what `arguments.returning` names, for the queries of a device."""
     for name in arguments.returning:
         if name not in RETURNING:
             known = " and ".join(RETURNING)
@@ -178,19 +172,18 @@ def _attend_in_ring(arguments: Arguments, axis_name: AxisName) -> dict[str, Arra
     _, *leaves = varying_alike([jax.lax.axis_index(axis_name), *map(jnp.asarray, leaves)])
     whole = jax.tree.unflatten(structure, leaves)
     layout = layout_of(whole, available_platforms()[0])
-    floats, others = _split_floats(whole)
 
-    def sums_of(floats: Tree, others: Tree) -> Sums:
-        return _forward(axis_name, layout, join(floats, others))
+    def function(whole: Arguments, _: None) -> Sums:
+        return _forward(axis_name, layout, whole)
 
-    def forward(floats: Tree, others: Tree) -> tuple[Sums, Tree]:
-        sums = sums_of(floats, others)
-        return sums, (floats, sums.largest)
+    def forward(whole: Arguments, _: None) -> tuple[Sums, Tree]:
+        sums = function(whole, None)
+        return sums, (whole, sums.largest)
 
-    def backward(saved: Tree, others: Tree, cotangents: Sums) -> Tree:
-        return _backward(axis_name, layout, saved[0], others, saved[1], cotangents)
+    def backward(saved: Tree, _: None, cotangents: Sums) -> Arguments:
+        return _backward(axis_name, layout, *saved, cotangents)
 
-    sums = first_order("ring", sums_of, forward, backward, floats, others)
+    sums = first_order("ring", function, forward, backward, whole, None)
     results = share_with_sinks(results_of(arguments, sums), arguments.sinks)
     return {name: results[name] for name in ("output", *arguments.returning)}
 
@@ -200,73 +193,61 @@ def _forward(axis_name: AxisName, layout: Layout, arguments: Arguments) -> Sums:
 
     def step(carry: tuple[Sums, Tree], number: Array) -> tuple[tuple[Sums, Tree], None]:
         sums, moving = carry
-        moving = _rotated(axis_name, moving)
-        here = _at_step(axis_name, arguments, moving, number)
+        moving = _to_next(axis_name, moving)
+        here = _own_columns(axis_name, replace(arguments, **moving), number)
         return (for_all_heads(online_sums, layout, here, sums), moving), None
 
-    moving = _moving(arguments)
-    here = _at_step(axis_name, arguments, moving, jnp.int32(0))
+    here = _own_columns(axis_name, arguments, jnp.int32(0))
     own = for_all_heads(online_sums, layout, here)
+    moving = {name: getattr(arguments, name) for name in MOVING}
     steps = jnp.arange(1, jax.lax.axis_size(axis_name), dtype=jnp.int32)
     return jax.lax.scan(step, (own, moving), steps)[0][0]
 
 
 def _backward(
-    axis_name: AxisName,
-    layout: Layout,
-    floats: Tree,
-    others: Tree,
-    largest: Array,
-    cotangents: Sums,
-) -> Tree:
-    """Return the gradients of all floating-point inputs.
+    axis_name: AxisName, layout: Layout, arguments: Arguments, largest: Array, cotangents: Sums
+) -> Arguments:
+    """Return the gradients of all floating-point arrays, and None in place of the others.
 
     Those of keys and values move with them, and are back on their device after all steps.
     """
-    arguments = join(floats, others)
 
-    def step(carry: tuple[Tree, Tree], number: Array) -> tuple[tuple[Tree, Tree], None]:
-        total, moving = carry
-
-        def block(floats: Tree) -> tuple[Array, Array]:
-            inputs = join(floats, others)
-            given = moving | {"key": inputs.key, "value": inputs.value}
-            here = _at_step(axis_name, inputs, given, number)
-            sums = for_all_heads(plain_sums, layout, here, Sums(largest, None, None))
-            return sums.total, sums.weighted
-
-        here = replace(floats, key=moving["key"], value=moving["value"])
-        (more,) = jax.vjp(block, here)[1]((cotangents.total, cotangents.weighted))
-        total = jax.tree.map(lambda x, y: x + y.astype(x.dtype), total, more)
-        moved = {"key": total.key, "value": total.value}
-        total = replace(total, **_rotated(axis_name, moved))
-        return (total, _rotated(axis_name, moving)), None
+    def floats(tree: Tree) -> Tree:
+        return jax.tree.map(lambda x: x if jnp.issubdtype(x.dtype, jnp.floating) else None, tree)
 
     def zeros(x: Array) -> Array:
         return varying_alike([x, jnp.zeros(x.shape, score_dtype(x))])[1]
 
-    carry = jax.tree.map(zeros, floats), _moving(arguments)
+    def step(carry: tuple[Tree, Tree], number: Array) -> tuple[tuple[Tree, Tree], None]:
+        total, moving = carry
+
+        def block(given: Arguments) -> Sums:
+            here = _own_columns(axis_name, given, number)
+            return for_all_heads(plain_sums, layout, here, Sums(largest, None, None))
+
+        _, pull = jax.vjp(block, replace(arguments, **moving))
+        (more,) = pull(replace(cotangents, largest=None))
+        total = jax.tree.map(lambda x, y: x + y.astype(x.dtype), total, floats(more))
+        gradients = _to_next(axis_name, {"key": total.key, "value": total.value})
+        return (replace(total, **gradients), _to_next(axis_name, moving)), None
+
+    start = jax.tree.map(zeros, floats(arguments))
+    moving = {name: getattr(arguments, name) for name in MOVING}
     steps = jnp.arange(jax.lax.axis_size(axis_name), dtype=jnp.int32)
-    (total, _), _ = jax.lax.scan(step, carry, steps)
-    return jax.tree.map(lambda x, y: x.astype(y.dtype), total, floats)
+    (total, _), _ = jax.lax.scan(step, (start, moving), steps)
+    return jax.tree.map(lambda x, y: x.astype(y.dtype), total, floats(arguments))
 
 
-def _moving(arguments: Arguments) -> dict[str, Array]:
-    return {name: getattr(arguments, name) for name in MOVING}
-
-
-def _rotated(axis_name: AxisName, tree: Tree) -> Tree:
+def _to_next(axis_name: AxisName, tree: Tree) -> Tree:
     """Send the arrays of each device to the next one."""
     size = jax.lax.axis_size(axis_name)
     return jax.lax.ppermute(tree, axis_name, [(n, (n + 1) % size) for n in range(size)])
 
 
-def _at_step(
-    axis_name: AxisName, arguments: Arguments, moving: dict[str, Array], step: Array
-) -> Arguments:
-    """Return the arguments with the keys of the `step`-th device before this one.
+def _own_columns(axis_name: AxisName, arguments: Arguments, step: Array) -> Arguments:
+    """Cut arrays of pairs, which have columns for all keys, to those of this step.
 
-    Arrays of pairs have columns for the keys of all devices, of which these are cut out.
+    These are the keys of the `step`-th device before this one.
     """
     device, num_keys = jax.lax.axis_index(axis_name), arguments.key.shape[-3]
     start = (device - step) % jax.lax.axis_size(axis_name) * num_keys
@@ -276,16 +257,4 @@ def _at_step(
             return array
         return jax.lax.dynamic_slice_in_dim(array, start, num_keys, axis=-1)
 
-    mask, scores = (map_arrays(tree, columns) for tree in (arguments.mask, arguments.scores))
-    return replace(arguments, mask=mask, scores=scores, **moving)
-
-
-def _split_floats(tree: Tree) -> tuple[Tree, Tree]:
-    """Return the floating-point arrays of a tree, and the others; None in place of the rest."""
-
-    def kept(is_kept: bool) -> Tree:
-        return jax.tree.map(
-            lambda x: x if jnp.issubdtype(x.dtype, jnp.floating) == is_kept else None, tree
-        )
-
-    return kept(True), kept(False)
+    return map_arrays(arguments, columns)
