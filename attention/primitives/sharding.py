@@ -89,7 +89,7 @@ def map_shards(
         if "T" in axes and "S" in axes:  # an array of pairs: each shard has all keys of its queries
             own[-1] = None
         for number, size in enumerate(shape):
-            if size == 1:
+            if size == 1 and "h" not in axes:  # shared, as only axes of masks and scores may be
                 own[number] = None
             if size % (shards := _shards(mesh, own[number])):
                 raise ValueError(

@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 
 from attention import Dropout, ShardedAttention, attend, masks, ring_attend, scores, zigzag
 from attention.modules import LanguageModel, TransformerConfig
-from attention.primitives import tiled
+from attention.primitives import layout
 from attention.testing import EVERYTHING, check_attention
 from tests.attention.primitives import sharding
 from tests.attention.primitives.inputs import changed, draw
@@ -271,7 +271,7 @@ SLOW = {
 def main(*names):
     """Run checks by name; without names, those that are not slow, a head and example at a time."""
     if not names:
-        tiled.SIZES["cpu"] = (*tiled.SIZES["cpu"][:-1], 1)
+        layout.SIZES["cpu"] = (*layout.SIZES["cpu"][:-1], 1)
     for name in names or CHECKS:
         (CHECKS | SLOW)[name]()
         print(name, "passed", flush=True)

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from attention import attend, block_mask, explain, masks
+from attention import attend, explain, masks
 from attention.primitives import attend as module
 from tests.attention.primitives.inputs import draw
 
@@ -83,15 +83,6 @@ def test_explain_lists_the_choice_and_all_refusals():
     assert "cpu" in lines[0]
     assert lines[1] == "not reference: it has no tiles, and tile_sizes was given"
     assert all(line.startswith("not tokamax") for line in lines[2:])
-
-
-@pytest.mark.parametrize("implementation", ["reference", "tiled"])
-def test_every_implementation_takes_a_block_mask(implementation):
-    """Without tiles it computes the mask of the BlockMask, with a batch or without."""
-    for mask in (masks.causal(), masks.causal() & masks.lengths([3])):
-        blocks = block_mask(mask, 5, tile_sizes=(2, 2))
-        actual = attend(*SMALL, mask=blocks, implementation=implementation)
-        assert jnp.allclose(actual, attend(*SMALL, mask=mask), atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from attention import Dropout, attend, masks, scores
 from attention.primitives.arguments import RETURNING
 from attention.testing import check_attention
 from tests.attention.primitives.inputs import changed, draw, in_tiles, jitted
-from tests.attention.primitives.test_block_mask import MASKS
+from tests.attention.primitives.test_layout import MASKS
 
 B, T, S, N, K, H, V = 2, 21, 37, 6, 3, 5, 7
 TILES = (8, 16)  # 3 by 3 tiles; the last row and column are smaller
