@@ -43,7 +43,7 @@ RNG = jax.random.key(0)
         ),
         wrong(
             ValueError,
-            ["a mask array has the axes [..., T, S], got shape (7,)"],
+            ["a mask array has the axes [T, S]", "got shape (7,)"],
             *VALID,
             mask=np.ones(S, bool),
         ),
@@ -67,7 +67,7 @@ RNG = jax.random.key(0)
         ),
         wrong(
             ValueError,
-            ["(6, 5, 7) has the axes [batch, T, S]", "for a mask per head", "pass mask[None]"],
+            ["(6, 5, 7) beside the batch axes (2,)", "array[None] for a mask of each head"],
             *BATCHED,
             mask=np.ones((N, T, S), bool),
         ),
@@ -81,7 +81,7 @@ RNG = jax.random.key(0)
             ValueError,
             ["mask has the leading axes (3,)", "batch axes (2,) of the query"],
             *BATCHED,
-            mask=np.ones((3, T, S), bool),
+            mask=np.ones((3, 1, T, S), bool),
         ),
     ],
 )
@@ -156,7 +156,7 @@ WRONG_VALUES = [
         )
         for given in ((0, 8), (8, -1), (8,), 8, (8.0, 8))
     ),
-    ("heads must have one number for each of N=6, got (2,)", {"heads": np.arange(2)}),
+    ("heads must end in an axis of 6, got shape (2,)", {"heads": np.arange(2)}),
     ("default, high, highest, got 'hihgest'; did you mean", {"precision": "hihgest"}),
     (
         "dropout.rng has the leading axes (3,), which do not broadcast to the batch axes (2,)",
@@ -236,13 +236,21 @@ WRONG_PARTIALS = [
             TypeError,
             "pass score=scores.bias_array(array)",
         ),
-        (lambda: masks.from_array([True]), ValueError, "has the axes [..., T, S], got shape (1,)"),
+        (
+            lambda: masks.from_array([True]),
+            ValueError,
+            "those of the weights, [..., N, T, S], got shape (1,)",
+        ),
         (
             lambda: masks.causal() & np.ones(3, bool),
             ValueError,
-            "a mask array has the axes [..., T, S], got shape (3,)",
+            "those of the weights, [..., N, T, S], got shape (3,)",
         ),
-        (lambda: masks.causal() | True, TypeError, "with masks and bool arrays, not with bool"),
+        (
+            lambda: masks.causal() | True,
+            TypeError,
+            "a mask is a masks.Mask or a bool array, got True",
+        ),
         (lambda: masks.causal() and masks.full(), TypeError, "a mask is neither true nor false"),
         (lambda: masks.causal() or masks.full(), TypeError, "a mask is neither true nor false"),
         (lambda: not masks.causal(), TypeError, "a mask is neither true nor false"),
