@@ -23,13 +23,13 @@ The letters used in every docstring, einsum, comment and test:
 
 from attention.primitives import masks, scores
 from attention.primitives.additive import additive_attention
-from attention.primitives.attend import attend, explain
+from attention.primitives.attend import attend, explain_attend
 from attention.primitives.cache import Cache, empty_cache, full_cache
 from attention.primitives.dot_product import grouped_query, multi_head, scaled_dot_product
 from attention.primitives.dot_product_attention import dot_product_attention
 from attention.primitives.dropout import Dropout
 from attention.primitives.masks import Mask
-from attention.primitives.merge import merge
+from attention.primitives.merge import merge_attention
 from attention.primitives.positions import (
     linear_scaling,
     llama3_scaling,
@@ -39,7 +39,7 @@ from attention.primitives.positions import (
     yarn_scaling,
 )
 from attention.primitives.scores import Score
-from attention.primitives.sharded_attention import ShardedAttention, ring_attend, zigzag
+from attention.primitives.sharded_attention import ShardedAttention, ring_attend, zigzag_order
 
 __all__ = [
     "Cache",
@@ -51,13 +51,13 @@ __all__ = [
     "attend",
     "dot_product_attention",
     "empty_cache",
-    "explain",
+    "explain_attend",
     "full_cache",
     "grouped_query",
     "linear_scaling",
     "llama3_scaling",
     "masks",
-    "merge",
+    "merge_attention",
     "multi_head",
     "ntk_scaling",
     "ring_attend",
@@ -66,5 +66,5 @@ __all__ = [
     "scores",
     "sinusoidal",
     "yarn_scaling",
-    "zigzag",
+    "zigzag_order",
 ]

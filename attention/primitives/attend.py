@@ -113,7 +113,7 @@ def attend(
             "tokamax:triton", "tokamax:cudnn", "tokamax:xla_chunked", "tokamax:xla". A name means
             that one, or an error with the reason. By default it is chosen for the arguments and the
             platform that the computation is lowered for; for platforms without a device in this
-            process (`jax.export`), as for the default device. `explain` reports it.
+            process (`jax.export`), as for the default device. `explain_attend` reports it.
 
     Returns:
         The output `[..., T, N, Hv]` in the query's dtype, or with `returning` a pair of it and a
@@ -136,7 +136,7 @@ def attend(
     return (output, results) if returning else output
 
 
-def explain(
+def explain_attend(
     query: Array,
     key: Array | CacheView,
     value: Array | None = None,
@@ -153,14 +153,14 @@ def explain(
         ValueError: an unknown argument or platform, and as `attend`.
 
     >>> import jax
-    >>> from attention import explain
+    >>> from attention import explain_attend
     >>> query = key = value = jax.numpy.ones((6, 2, 4))
-    >>> print(explain(query, key, value, implementation="reference"))
+    >>> print(explain_attend(query, key, value, implementation="reference"))
     reference: asked for by name
     """
     name = arguments.pop("implementation", None)
     for argument in arguments:
-        one_of("each argument of explain", argument, [*signature(attend).parameters][3:-1])
+        one_of("each argument of explain_attend", argument, [*signature(attend).parameters][3:-1])
     platform = available_platforms()[0] if platform is None else platform
     platform = "cuda" if platform == "gpu" else platform
     one_of("platform", platform, PLATFORMS)

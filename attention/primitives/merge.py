@@ -8,7 +8,7 @@ from jax import Array
 from attention.primitives.numerics import nan_rows, softmax
 
 
-def merge(partials: Iterable[tuple[Array, Array]]) -> tuple[Array, Array]:
+def merge_attention(partials: Iterable[tuple[Array, Array]]) -> tuple[Array, Array]:
     """Combine attention of the same queries over disjoint sets of keys.
 
     Each output is weighted by its share of the softmax denominator, exp(logsumexp - total)
@@ -31,7 +31,7 @@ def merge(partials: Iterable[tuple[Array, Array]]) -> tuple[Array, Array]:
     >>> parts = slice(0, 2), slice(2, 6)
     >>> found = [attend(query, key[p], value[p], returning=("logsumexp",)) for p in parts]
     >>> partials = [(output, more["logsumexp"]) for output, more in found]
-    >>> bool(jnp.allclose(merge(partials)[0], attend(query, key, value), atol=1e-6))
+    >>> bool(jnp.allclose(merge_attention(partials)[0], attend(query, key, value), atol=1e-6))
     True
     """
     try:
@@ -41,8 +41,8 @@ def merge(partials: Iterable[tuple[Array, Array]]) -> tuple[Array, Array]:
             raise ValueError(f"got {outputs.shape} and {logsumexps.shape} with an axis of pairs")
     except (TypeError, ValueError) as error:
         raise ValueError(
-            "merge takes one or more pairs of output [..., T, N, Hv] and logsumexp [..., N, T] of "
-            "equal shapes"
+            "merge_attention takes one or more pairs of output [..., T, N, Hv] and logsumexp "
+            "[..., N, T] of equal shapes"
         ) from error
     shares, logsumexp = softmax(jnp.moveaxis(logsumexps, 0, -1))
     # A share that is NaN would reach the masked keys of every set in the backward pass.

@@ -142,7 +142,7 @@ def ring_attend(
     return (output, results) if checked.returning else output
 
 
-def zigzag(length: int, shards: int) -> Array:
+def zigzag_order(length: int, shards: int) -> Array:
     """Return an order of tokens that gives all shards equal parts of a causal mask: int32 `[T]`.
 
     The sequence is cut into 2 · shards chunks, and shard n gets chunks n and 2 · shards - 1 - n.
@@ -151,11 +151,11 @@ def zigzag(length: int, shards: int) -> Array:
     Raises:
         ValueError: a length that 2 · shards does not divide.
 
-    >>> zigzag(8, shards=2).tolist()
+    >>> zigzag_order(8, shards=2).tolist()
     [0, 1, 6, 7, 2, 3, 4, 5]
     """
     if length % (2 * shards):
-        raise ValueError(f"zigzag needs a length that 2 · {shards} divides, got {length}")
+        raise ValueError(f"zigzag_order needs a length that 2 · {shards} divides, got {length}")
     first, last = jnp.arange(length, dtype=jnp.int32).reshape(2, shards, -1)
     return jnp.stack([first, last[::-1]], axis=1).reshape(-1)
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from attention import attend, explain
+from attention import attend, explain_attend
 from attention.primitives.attend import IMPLEMENTATIONS, Choice
 from attention.testing import EVERYTHING
 from experiments.benchmarks.cases import Case
@@ -58,7 +58,7 @@ def _choice(case: Case, name: str | None = None) -> Choice:
 
     def trace(query: Array, *segments: Array) -> None:
         mask = case.mask(*segments)
-        choices.append(explain(query, query, query, mask=mask, implementation=name))
+        choices.append(explain_attend(query, query, query, mask=mask, implementation=name))
 
     jax.eval_shape(trace, jax.ShapeDtypeStruct(case.shape, jnp.dtype(case.dtype)), *_segments(case))
     return choices[0]
@@ -69,7 +69,7 @@ def candidates() -> Iterator[Candidate | tuple[str, str]]:
     array = jnp.ones((1, 16, 2, 64))
     for name in (implementation.name for implementation in IMPLEMENTATIONS):
         try:
-            explain(array, array, array, implementation=name)
+            explain_attend(array, array, array, implementation=name)
         except ValueError as refused:
             yield f"attend, {name}", str(refused)
         else:
@@ -80,9 +80,9 @@ def candidates() -> Iterator[Candidate | tuple[str, str]]:
 def _implementation(name: str) -> Callable[..., Any]:
     def function(*inputs: Any, **arguments: Any) -> Any:  # noqa: ANN401 - those of attend
         # The contract allows a refusal with its reason, but no wrong number.
-        explain(*inputs, **arguments)  # raises for wrong arguments
+        explain_attend(*inputs, **arguments)  # raises for wrong arguments
         try:
-            explain(*inputs, implementation=name, **arguments)
+            explain_attend(*inputs, implementation=name, **arguments)
         except ValueError as refused:
             raise NotImplementedError(str(refused)) from refused
         return attend(*inputs, implementation=name, **arguments)

@@ -23,14 +23,14 @@ from attention import (
     full_cache,
     grouped_query,
     masks,
-    merge,
+    merge_attention,
     multi_head,
     ring_attend,
     rotary,
     scaled_dot_product,
     scores,
     sinusoidal,
-    zigzag,
+    zigzag_order,
 )
 from attention.primitives.additive import additive_scores
 from attention.primitives.arguments import RETURNING
@@ -176,8 +176,10 @@ SHAPES = {
         vector="[N, H]",
         returns="[..., N, T, S]",
     ),
-    "merge": shapes(
-        merge, partials=[("[..., T, N, Hv]", "[..., N, T]")] * 3, returns=(OUTPUT, "[..., N, T]")
+    "merge_attention": shapes(
+        merge_attention,
+        partials=[("[..., T, N, Hv]", "[..., N, T]")] * 3,
+        returns=(OUTPUT, "[..., N, T]"),
     ),
     "ShardedAttention": shapes(
         lambda query, key, value: ShardedAttention(ONE_DEVICE, by_token(query))(
@@ -196,7 +198,9 @@ SHAPES = {
         **INPUTS,
         returns=OUTPUT,
     ),
-    "zigzag": shapes(lambda: jax.ShapeDtypeStruct((6,), zigzag(6, 3).dtype), returns="int32 [6]"),
+    "zigzag_order": shapes(
+        lambda: jax.ShapeDtypeStruct((6,), zigzag_order(6, 3).dtype), returns="int32 [6]"
+    ),
     # The arguments of jax.nn and flax.
     "dot_product_attention": shapes(dot_product_attention, **INPUTS, returns=OUTPUT),
     "dot_product_attention: all options": shapes(
@@ -332,7 +336,7 @@ def test_shapes(name):
 
 
 def test_every_public_function_has_a_line():
-    """`explain` returns no arrays, and the two base classes have the lines of their subclasses."""
+    """`explain_attend` returns no arrays; the two base classes have the lines of their subclasses."""
     kinds = {masks: masks.Mask, scores: scores.Score}
     members = {
         f"{module.__name__.split('.')[-1]}.{name}"
@@ -340,6 +344,6 @@ def test_every_public_function_has_a_line():
         for name, function in inspect.getmembers(module, inspect.isfunction)
         if not name.startswith("_") and inspect.signature(function).return_annotation is kind
     }
-    names = {*attention.__all__, *members} - {"Mask", "Score", "explain", "masks", "scores"}
+    names = {*attention.__all__, *members} - {"Mask", "Score", "explain_attend", "masks", "scores"}
     assert names <= {line.split(":")[0] for line in SHAPES}
     assert {*RESULTS} == {*RETURNING}

@@ -11,7 +11,7 @@ from flax import nnx
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from attention import Dropout, ShardedAttention, attend, masks, ring_attend, scores, zigzag
+from attention import Dropout, ShardedAttention, attend, masks, ring_attend, scores, zigzag_order
 from attention.modules import LanguageModel, TransformerConfig
 from attention.primitives import layout
 from attention.testing import EVERYTHING, check_attention
@@ -75,7 +75,7 @@ def check_everything():
     Each of the eight devices computes attention of one example and half of the heads and tokens.
     """
     num_tokens = 4 * PER_DEVICE
-    order = zigzag(num_tokens, 2)
+    order = zigzag_order(num_tokens, 2)
     lengths, ids = jnp.array([num_tokens, 9]), jnp.arange(num_tokens) // 5
     documents = jnp.arange(num_tokens, dtype=jnp.int32) // 19
     same = masks.from_function(lambda query, key: documents[query] == documents[key])
@@ -164,7 +164,7 @@ def check_model():
         **{"decoder_layers": 2, "dropout": 0.2},
     )
     model = LanguageModel.from_config(config, vocab_size=11, rngs=nnx.Rngs(0))
-    order = zigzag(4 * 2 * PER_DEVICE, 4)
+    order = zigzag_order(4 * 2 * PER_DEVICE, 4)
     tokens = jnp.asarray(np.random.default_rng(0).integers(0, 11, (2, order.size)))[:, order]
     options = {"positions": order, "mask": masks.lengths(jnp.array([order.size, 9]))}
 
@@ -232,7 +232,7 @@ def check_gradient_of_32k_tokens():
         **{"width": 256, "num_heads": 4, "hidden": 1024, "decoder_layers": 4},
         **{"positions": "rotary", "dropout": 0.0, "max_length": 2**15},
     )
-    mesh, order = mesh_of(1, 8, 1), zigzag(2**15, 8)
+    mesh, order = mesh_of(1, 8, 1), zigzag_order(2**15, 8)
     ring = ShardedAttention(mesh, P(None, "sequence"))
     text = np.random.default_rng(0).integers(0, 256, order.size + 1)
     by_token = NamedSharding(mesh, P(None, "sequence"))

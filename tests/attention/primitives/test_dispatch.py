@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from attention import attend, explain, masks
+from attention import attend, explain_attend, masks
 from attention.primitives import attend as module
 from tests.attention.primitives.inputs import draw
 
@@ -72,7 +72,7 @@ def test_unknown_implementation_raises_with_all_names(name, hint):
 def explained(*shapes, **arguments):
     """Explain a call on inputs that are shapes."""
     found = []
-    jax.eval_shape(lambda *inputs: found.append(explain(*inputs, **arguments)), *shapes)
+    jax.eval_shape(lambda *inputs: found.append(explain_attend(*inputs, **arguments)), *shapes)
     return found[0]
 
 
@@ -99,12 +99,12 @@ def test_few_scores_are_computed_by_the_reference(batch, num_queries, num_keys, 
 
 def test_values_of_width_zero_are_computed_by_the_reference():
     inputs = draw((1, 100, 2, 8), (1, 100, 2, 8), (1, 100, 2, 0))
-    assert explain(*inputs).implementation.name == "reference"
+    assert explain_attend(*inputs).implementation.name == "reference"
     assert attend(*inputs).shape == (1, 100, 2, 0)
 
 
 def test_explain_of_a_named_implementation_has_no_refusals():
-    choice = explain(*SMALL, tile_sizes=(2, 2), implementation="tiled")
+    choice = explain_attend(*SMALL, tile_sizes=(2, 2), implementation="tiled")
     assert choice.implementation.name == "tiled"
     assert not choice.refusals
 
@@ -123,13 +123,15 @@ def test_choice_for_a_platform(mask, platform, length, dtype):
 
 def test_explain_of_unknown_names_raises():
     with pytest.raises(ValueError, match=r"platform must be one of .* did you mean 'cuda'"):
-        explain(*SMALL, platform="cdua")
-    with pytest.raises(ValueError, match=r"argument of explain must be .* did you mean 'mask'"):
-        explain(*SMALL, maks=masks.causal())
+        explain_attend(*SMALL, platform="cdua")
+    with pytest.raises(ValueError, match=r"of explain_attend must be .* did you mean 'mask'"):
+        explain_attend(*SMALL, maks=masks.causal())
 
 
 def test_explain_for_gpu_is_for_cuda():
-    assert str(explain(*SMALL, platform="gpu")) == str(explain(*SMALL, platform="cuda"))
+    assert str(explain_attend(*SMALL, platform="gpu")) == str(
+        explain_attend(*SMALL, platform="cuda")
+    )
 
 
 def test_inputs_on_another_platform_do_not_change_the_choice(monkeypatch):

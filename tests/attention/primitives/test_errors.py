@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention import Dropout, attend, masks, merge
+from attention import Dropout, attend, masks, merge_attention
 from attention.primitives.cache import empty_cache
 from tests.attention.primitives.inputs import DIMS, K, N, S, T, query_key_value
 
@@ -273,7 +273,11 @@ WRONG_PARTIALS = [
         ),
         (bounds_of_tiles(lambda query: query), TypeError, "receives (query.low, "),
         *(
-            (lambda partials=partials: merge(partials), ValueError, "merge takes one or more pairs")
+            (
+                lambda partials=partials: merge_attention(partials),
+                ValueError,
+                "takes one or more pairs",
+            )
             for partials in WRONG_PARTIALS
         ),
         *(

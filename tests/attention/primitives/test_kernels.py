@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention import Dropout, attend, explain, masks, scores
+from attention import Dropout, attend, explain_attend, masks, scores
 from attention.testing import check_attention
 from tests.attention.primitives.inputs import changed, draw, jitted
 
@@ -150,7 +150,7 @@ def test_second_derivative_raises(derivative):
 
 @pytest.mark.parametrize("platform", ["cpu", "cuda", "tpu"])
 def test_never_the_default(platform):
-    choice = explain(*INPUTS, platform=platform)
+    choice = explain_attend(*INPUTS, platform=platform)
     assert not choice.implementation.name.startswith("tokamax")
     assert "not tokamax: by name only: no committed page" in str(choice)
 

@@ -1,4 +1,4 @@
-"""Attention over disjoint sets of keys, combined by `merge`."""
+"""Attention over disjoint sets of keys, combined by `merge_attention`."""
 
 import functools
 
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention import Dropout, attend, masks, merge, scores
+from attention import Dropout, attend, masks, merge_attention, scores
 from tests.attention.primitives.inputs import POSITIONS, N, S, T, changed, jitted, query_key_value
 
 PARTS = (slice(0, 2), slice(2, 3), slice(3, S))
@@ -35,10 +35,10 @@ def merged(query, key, value, lengths):
     for part in PARTS:
         output, extras = attend(query, key[:, part], value[:, part], **options(lengths, part))
         partials.append((output, extras["logsumexp"]))
-    return merge(partials)
+    return merge_attention(partials)
 
 
-run_whole, run_merged, run_merge = jitted(whole), jitted(merged), jitted(merge)
+run_whole, run_merged, run_merge = jitted(whole), jitted(merged), jitted(merge_attention)
 
 
 @functools.cache

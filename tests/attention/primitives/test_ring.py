@@ -7,7 +7,7 @@ import pytest
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
-from attention import ShardedAttention, masks, zigzag
+from attention import ShardedAttention, masks, zigzag_order
 from tests.attention.primitives.inputs import draw
 from tests.attention.primitives.ring import CHECKS, SLOW
 from tests.attention.primitives.sharding import on_eight_devices
@@ -46,18 +46,18 @@ def computed_tiles(order, shards):
 
 def test_zigzag_balances_a_causal_mask():
     """At each step, not only in sum: devices wait for each other after every step."""
-    tiles = computed_tiles(zigzag(64, 4), 4)
+    tiles = computed_tiles(zigzag_order(64, 4), 4)
     assert (tiles.max(axis=0) / tiles.mean(axis=0)).max() <= 1.05
     counted = computed_tiles(np.arange(64), 4).sum(axis=1)
     assert counted.max() / counted.mean() > 1.5
 
 
 def test_zigzag_is_a_permutation():
-    order = zigzag(12, 3)
+    order = zigzag_order(12, 3)
     assert order.tolist() == [0, 1, 10, 11, 2, 3, 8, 9, 4, 5, 6, 7]
     assert order[jnp.argsort(order)].tolist() == list(range(12))
     with pytest.raises(ValueError, match=r"a length that 2 · 3 divides, got 9"):
-        zigzag(9, 3)
+        zigzag_order(9, 3)
 
 
 @pytest.mark.parametrize(
