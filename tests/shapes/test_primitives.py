@@ -336,7 +336,7 @@ def test_shapes(name):
 
 
 def test_every_public_function_has_a_line():
-    """`explain_attend` returns no arrays; the two base classes have the lines of their subclasses."""
+    """`explain_attend` returns no arrays; base classes have the lines of their subclasses."""
     kinds = {masks: masks.Mask, scores: scores.Score}
     members = {
         f"{module.__name__.split('.')[-1]}.{name}"
