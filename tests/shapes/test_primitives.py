@@ -52,7 +52,7 @@ CACHE = {
     "key": "[..., S, K, H]",
     "value": "[..., S, K, Hv]",
     "nonfinite_keys": "bool [..., S, K]",
-    "positions": "int32 [S]",
+    "positions": "int32 [..., S]",
 }
 ONE_DEVICE = AbstractMesh((1,), ("sequence",), axis_types=(AxisType.Auto,))
 PIECE = {"lengths": "int32 [...]", "key": "[..., T, K, H]", "value": "[..., T, K, Hv]"}
@@ -282,7 +282,7 @@ SHAPES = {
         lambda lengths, key, value: cache_of(lengths, ring=True).extend(key, value),
         **PIECE,
         returns=(
-            CACHE | {"positions": "int32 [..., S]"},
+            CACHE,
             {
                 "key": "[..., S + T, K, H]",
                 "value": "[..., S + T, K, Hv]",

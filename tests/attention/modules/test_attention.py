@@ -111,7 +111,7 @@ def test_a_bool_array_is_a_mask():
     module = cross_attention()
     allowed = np.random.default_rng(0).random((B, T, S)) < 0.5
     allowed[0, 0] = False  # a fully masked query gets the output bias
-    output = attend_across(module, encoder_mask=allowed).features
+    output = attend_across(module, encoder_mask=allowed[:, None]).features
     assert_close(output, by_hand(module, INPUTS, ENCODER_OUTPUT, allowed)[0])
     assert_close(output[0, 0], module.output.bias[...])
 

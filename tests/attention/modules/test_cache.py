@@ -276,7 +276,7 @@ class TestTranslator:
             return whole, pieces
 
         for mask in self.MASKS:
-            whole, pieces = both(model, np.broadcast_to(mask, (B, S, S)))
+            whole, pieces = both(model, np.broadcast_to(mask, (B, S, S))[:, None])
             assert_close(np.concatenate([each.features for each in pieces], 1), whole.features)
             assert len(whole.attention) == len(pieces[0].attention) == 2
             for layer, attention in enumerate(whole.attention):

@@ -192,8 +192,11 @@ class TestMasks:
         mask, expected = {
             "mask": (masks.lengths(lengths), masks.lengths(lengths)),
             "array": (np.tri(T, k=1, dtype=bool), None),
-            "batch of arrays": (np.broadcast_to(columns, (B, T, T)), masks.lengths(lengths)),
-            "row": (columns, masks.lengths(lengths)),
+            "batch of arrays": (
+                np.broadcast_to(columns, (B, T, T))[:, None],
+                masks.lengths(lengths),
+            ),
+            "row": (columns[:, None], masks.lengths(lengths)),
             "heads": (np.broadcast_to(columns[:, None], (B, N, T, T)), masks.lengths(lengths)),
         }[kind]
         decoder = stack(Decoder, decoder_layers=1)

@@ -158,7 +158,7 @@ def test_vector_of_another_shape_raises():
         ValueError, match=r"vector must have the shape \(6, 11\) of heads \(N\) and"
     ):
         additive_attention(QUERY, KEY, VALUE, VECTOR[:1])
-    with pytest.raises(ValueError, match="head widths H differ: 11 in query but 1 in key"):
+    with pytest.raises(ValueError, match="head widths H of query and key differ, 11 and 1"):
         additive_attention(QUERY, KEY[..., :1], VALUE, VECTOR)
 
 

@@ -215,7 +215,7 @@ REFUSED = {
     "products of one's own": ({"qk_attn_weights_einsum": jnp.einsum}, ValueError, "must be None"),
     "precision": ({"precision": "BF16_BF16_F32"}, ValueError, "precision must be one of"),
     "heads": ({"query": QUERY[:, :, :5]}, ValueError, "K must divide N"),
-    "axes": ({"query": QUERY[0]}, ValueError, "batch axes differ"),
+    "axes": ({"query": QUERY[0]}, ValueError, "batch axes of query and key differ"),
     "no heads": ({"query": QUERY[0, 0]}, ValueError, "at least 3 axes"),
 }
 

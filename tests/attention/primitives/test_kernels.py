@@ -73,7 +73,7 @@ LAST = np.arange(7)[:, None] == 6
         (masks.window(0, 0) & masks.lengths(6), {"mask": [[np.eye(7, dtype=bool) | LAST]]}),
         (masks.causal() | masks.causal(), {"mask": [[CAUSAL]]}),
         (CAUSAL, {"mask": [[CAUSAL]]}),
-        (np.stack([CAUSAL, ~CAUSAL]), {"mask": [[CAUSAL], [~CAUSAL | LAST]]}),
+        (np.stack([CAUSAL, ~CAUSAL])[:, None], {"mask": [[CAUSAL], [~CAUSAL | LAST]]}),
     ],
 )
 def test_mask_in_arguments_of_tokamax(monkeypatch, mask, words):

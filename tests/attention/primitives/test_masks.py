@@ -119,7 +119,7 @@ def segments(of_queries, of_keys):
 def array(bits):
     each = np.broadcast_to(bits, (B, T, S))
     return Case(
-        masks.from_array(np.array(bits)),
+        masks.from_array(bits if np.ndim(bits) == 2 else bits[:, None]),
         lambda b, query, key: inside(query, T) and inside(key, S) and each[b, query, key],
     )
 
@@ -245,7 +245,7 @@ def test_mask_equals_its_dense_form_in_attend():
     mask = masks.segments([0, 0, 1, 1, 2], [0, 0, 0, 1, 1, 2, 2]) & masks.lengths([6, 3])
     structured = attend(query, key, value, mask=mask)
     positions = (np.arange(size, dtype=np.int32) for size in (T, S))
-    dense_form = attend(query, key, value, mask=to_array(mask, *positions))
+    dense_form = attend(query, key, value, mask=to_array(mask, *positions)[:, None])
     np.testing.assert_array_equal(structured, dense_form)
 
 

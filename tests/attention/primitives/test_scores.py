@@ -182,7 +182,7 @@ RETURNS = f"{RECEIVES} and must return float32[], got"
     "call, argument, error, words",
     [
         (attended, lambda s, q, k, n: s, TypeError, "wrap a function in scores.from_function"),
-        (attended, jnp.ones((N, T, S)), TypeError, "wrap an array that is added in"),
+        (attended, jnp.ones((N, T, S)), TypeError, "an array that is added in"),
         (attended, "alibi", TypeError, "takes a scores.Score or a tuple of them, got str"),
         (attended, scores.alibi(SLOPES[:-1]), ValueError, "describes 5 heads (N), but there are 6"),
         (attended, scores.bias_array(BIAS[:, :-1]), ValueError, "4 queries (T), but there are 5"),

@@ -37,7 +37,7 @@ RANDOM_MASK = masks.from_array(RANDOM.random((S, S)) < 0.8)
 DROPOUT = Dropout(jax.random.split(jax.random.key(3), B), 0.3)
 CASES = {
     "bool array, all kinds of scores, dropout": {
-        "mask": RANDOM.random((B, T, S)) < 0.2,
+        "mask": RANDOM.random((B, 1, T, S)) < 0.2,
         "score": (
             scores.alibi(scores.alibi_slopes(N)),
             scores.softcap(2.0),
@@ -171,8 +171,8 @@ def test_arguments_may_have_batch_axes(leading):
     batch = (2, 3)
     query, key, value = draw((*batch, 9, 2, H), (*batch, 9, 2, H), (*batch, 9, 2, V))
     rngs = jax.random.split(jax.random.key(1), leading) if leading else jax.random.key(1)
-    allowed, bias = draw((*leading, 9, 9), (*leading, 2, 9, 9))
-    allowed = allowed > -1
+    allowed, bias = draw((*leading, 1, 9, 9), (*leading, 2, 9, 9))
+    allowed = allowed[(None,) * (2 - len(leading))] > -1  # as many axes as the weights
     options = {
         "dropout": Dropout(rngs, 0.5),
         "mask": allowed if len(leading) % 2 else masks.from_array(allowed),
@@ -300,7 +300,7 @@ def test_bool_mask_per_head(batched, shape, implementation):
     for n in range(N):
         head = slice(n // (N // K), n // (N // K) + 1)
         heads = query[..., n : n + 1, :], key[..., head, :], value[..., head, :]
-        expected = attend(*heads, mask=full[..., n, :, :], implementation="reference")
+        expected = attend(*heads, mask=full[..., n : n + 1, :, :], implementation="reference")
         np.testing.assert_allclose(actual[..., n : n + 1, :], expected, rtol=1e-5, atol=1e-5)
 
 
