@@ -213,9 +213,7 @@ def and_mask(mask: Mask, other: Mask | Array | None) -> Mask:
         mask: a predicate on positions.
         other: as `mask` in `attention.attend`, or None.
     """
-    if other is None:
-        return mask
-    return mask & (other if isinstance(other, Mask) else masks.pair_mask(other))
+    return mask if other is None else mask & other
 
 
 def cached_mask(mask: Mask | Array | None) -> Mask | None:

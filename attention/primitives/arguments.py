@@ -133,10 +133,9 @@ def check_arguments(
         case _:
             raise TypeError("positions must be a pair (query_positions, key_positions)")
     numbers = _counted(num_heads) if heads is None else _numbers("heads", heads, num_heads, ())
-    if mask is not None and not isinstance(mask, masks.Mask):
-        mask = masks.pair_mask(mask)
     if is_causal:
         mask = masks.causal() if mask is None else masks.causal() & mask
+    mask = None if mask is None else _with_pairs(masks.as_mask(mask))
     dtype = score_dtype(query, key, value)
     score = () if score is None else score if isinstance(score, tuple | list) else (score,)
     score = score if bias is None else (bias_array(bias), *score)
@@ -255,6 +254,14 @@ def _numbers(name: str, given: ArrayLike, size: int, batch: Sequence[int]) -> Ar
     return to_batch(array, 1, batch, name)
 
 
+def _with_pairs(mask: masks.Mask) -> masks.Mask:
+    """Return the mask with its arrays that are indexed by query and key as `PairMask`."""
+    if inner := {name: _with_pairs(part) for name, part in masks.inner_masks(mask).items()}:
+        return replace(mask, **inner)
+    is_pairs = isinstance(mask, masks.FromArray) and not mask.by_position
+    return masks.PairMask(mask.array) if is_pairs else mask
+
+
 def _check_mask(arguments: Arguments) -> None:
     num_queries, num_keys = arguments.query.shape[-3], arguments.key.shape[-3]
     for leaf in () if arguments.mask is None else masks.leaves_of(arguments.mask):
@@ -288,4 +295,6 @@ def _check_fits(arguments: Arguments, name: str, part: masks.Mask | Score) -> No
             size = sizes.get(letter, own)
             if own != size and (own > 1 or axes in ("t", "s")):
                 axis = words[letter.upper()]
-                raise ValueError(f"the {name} describes {own} {axis}, but there are {size}")
+                is_pairs = axes == "NTS" and array.shape[0] == 1 and arguments.batch
+                hint = ": a padding array [B, S] is array[:, None, None, :]" if is_pairs else ""
+                raise ValueError(f"the {name} describes {own} {axis}, but there are {size}{hint}")

@@ -91,7 +91,8 @@ def attend(
             1. A padding array `[B, S]` is `array[:, None, None, :]`. With batch axes, each example
             skips its own tiles, but none under `jax.vmap` or on a mesh with Auto axes.
         is_causal: whether to mask keys after the query, as `mask & masks.causal()`.
-        bias: added to the scaled products before score functions, as `scores.bias_array(bias)`.
+        bias: `[T, S]` or `[..., N, T, S]`, added to the scaled products before score functions, as
+            `scores.bias_array(bias)`.
         score: score functions of `attention.scores`, applied to the scaled products in this order,
             before the mask.
         positions: `(query_positions [..., T], key_positions [..., S])`, integers. Without them
@@ -189,7 +190,7 @@ def choose(arguments: Arguments, name: str | None, platform: str) -> Choice:
         other = "reference" if name == "tiled" else "tiled"
         why = known[other].refusal(arguments, platform)
         refusals = {} if why is None else {other: why}
-        refusals["tokamax"] = f"by name only: no committed page shows it faster on {platform}"
+        refusals["tokamax"] = f"chosen by name only; no page of docs/ has its times on {platform}"
         return Choice(known[name], f"{reason} on {platform}", refusals)
     if name not in known:
         one_of("implementation", name, [*known])

@@ -54,8 +54,8 @@ def dot_product_attention(
         key: `[..., S, K, H]`; K divides N.
         value: `[..., S, K, Hv]`.
         bias: floats that broadcast to `[..., N, T, S]`, added to the scaled products.
-        mask: bool that broadcasts to `[..., N, T, S]`, True = may attend; if `deterministic` is
-            given, as by modules of flax, also numbers.
+        mask: a `masks.Mask`, or bool that broadcasts to `[..., N, T, S]`, True = may attend; if
+            `deterministic` is given, as by modules of flax, also numbers.
         scale: factor of the products; 1/√H by default.
         is_causal: whether query t attends to keys 0 to t only, also where T ≠ S.
         query_seq_lengths: integers that broadcast to the batch axes; later queries have output 0.
@@ -104,14 +104,16 @@ def dot_product_attention(
     if query_seq_lengths is not None:
         lengths = _broadcastable("query_seq_lengths [...]", query_seq_lengths, batch)
         predicates.append(masks.lengths(*num_keys, query_lengths=lengths))
-    if mask is not None:
+    if isinstance(mask, masks.Mask):
+        predicates.append(mask)
+    elif mask is not None:
         mask = _broadcastable("mask [..., N, T, S]", mask, weights)
         if mask.dtype != bool and deterministic is None:
             raise TypeError(
                 f"mask must be bool (True = may attend), got {mask.dtype}: pass bias=array to add "
                 "it to the scores, or mask=array.astype(bool) if it contains 1 and 0"
             )
-        predicates.append(masks.pair_mask(mask.astype(bool)))
+        predicates.append(masks.as_mask(mask.astype(bool)))
     if bias is not None:
         bias = _broadcastable("bias [..., N, T, S]", bias, weights)
     dropout = None

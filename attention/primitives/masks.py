@@ -101,7 +101,7 @@ class Mask:
         Args:
             positions: of the queries `[T]` and keys `[S]`; None if both count from 0.
         """
-        inner = {name: part.by_index(positions) for name, part in _inner(self).items()}
+        inner = {name: part.by_index(positions) for name, part in inner_masks(self).items()}
         return replace(self, **inner) if inner else self
 
     def tile_bounds(self, query: Array, key: Array) -> TileBounds:
@@ -126,12 +126,12 @@ class Mask:
         return jax.lax.map(lambda row: jax.lax.map(lambda tile: of_tile(row, tile), key), query)
 
     def __and__(self, other: "Mask | ArrayLike") -> "Mask":
-        """Return the mask that allows what both allow; a bool array is wrapped in `from_array`.
+        """Return the mask that allows what both allow; a bool array has the axes of `attend`.
 
         Raises:
             ValueError: `cu_seqlens` of other keys than queries, and a mask that compares positions.
         """
-        other = _operand(other)
+        other = as_mask(other)
         leaves = [*leaves_of(self), *leaves_of(other)]
         compares = any(leaf.compares_positions for leaf in leaves)
         if compares and any(isinstance(leaf, CuSeqlens) and leaf.own_keys for leaf in leaves):
@@ -144,7 +144,7 @@ class Mask:
 
     def __or__(self, other: "Mask | ArrayLike") -> "Mask":
         """Return the mask that allows what either allows; as `&` for a bool array."""
-        return Or(self, _operand(other))
+        return Or(self, as_mask(other))
 
     __rand__, __ror__ = __and__, __or__
 
@@ -157,11 +157,12 @@ class Mask:
         raise TypeError("a mask is neither true nor false: compose masks with &, | and ~")
 
 
-def _operand(other: Mask | ArrayLike) -> Mask:
-    return other if isinstance(other, Mask) else from_array(other)
+def as_mask(mask: Mask | ArrayLike) -> Mask:
+    """Return a mask as it is; a bool array, as a mask that `attend` indexes by query and key."""
+    return mask if isinstance(mask, Mask) else FromArray(_bool_array(mask), by_position=False)
 
 
-def _inner(mask: Mask) -> dict[str, Mask]:
+def inner_masks(mask: Mask) -> dict[str, Mask]:
     """Return the masks that a mask is composed of, by the names of its fields."""
     parts = {part.name: getattr(mask, part.name) for part in fields(mask)}
     return {name: part for name, part in parts.items() if isinstance(part, Mask)}
@@ -169,7 +170,7 @@ def _inner(mask: Mask) -> dict[str, Mask]:
 
 def leaves_of(mask: Mask) -> list[Mask]:
     """Return the masks of an expression that are not composed of other masks."""
-    return [leaf for part in _inner(mask).values() for leaf in leaves_of(part)] or [mask]
+    return [leaf for part in inner_masks(mask).values() for leaf in leaves_of(part)] or [mask]
 
 
 def _ranges(query: Array, key: Array) -> tuple[PositionRange, PositionRange]:
@@ -462,14 +463,15 @@ def from_array(array: ArrayLike) -> Mask:
     1 0 0 0
     0 0 0 0
     """
-    return FromArray(_bool_array(array))
+    return FromArray(_bool_array(array), by_position=True)
 
 
 @pytree_dataclass
 class FromArray(Mask):
-    """The mask that `from_array` makes."""
+    """The mask that `from_array` makes, and of an array that is indexed by query and key."""
 
     array: Array = array_field("Nts")
+    by_position: bool = static()
 
     def _allows(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
         array = self.array[0]
@@ -489,14 +491,9 @@ def _entries(array: Array, *at: ArrayLike | slice) -> Array:
     return array.at[at].get(mode="fill", fill_value=False, wrap_negative_indices=False)
 
 
-def pair_mask(array: ArrayLike) -> "PairMask":
-    """Allow the pairs where a bool array at [query, key], by index, is True; as `from_array`."""
-    return PairMask(_bool_array(array))
-
-
 @pytree_dataclass
 class PairMask(Mask):
-    """The mask that `pair_mask` makes."""
+    """Allows the pairs where a bool array at [query, key], by index, is True."""
 
     array: Array = array_field("NTS")
 
@@ -694,6 +691,8 @@ def _bool_array(array: ArrayLike) -> Array:
             f"a mask is a masks.Mask or a bool array, got {array!r}: call it if it makes a mask, "
             "as in masks.causal(), or wrap a predicate in masks.from_function"
         )
+    if isinstance(array, list | tuple) and any(isinstance(part, Mask) for part in array):
+        raise TypeError("a mask is a masks.Mask or a bool array: compose several masks with & or |")
     array = jnp.asarray(array)
     if array.dtype != bool:
         raise TypeError(

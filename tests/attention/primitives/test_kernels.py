@@ -152,7 +152,7 @@ def test_second_derivative_raises(derivative):
 def test_never_the_default(platform):
     choice = explain_attend(*INPUTS, platform=platform)
     assert not choice.implementation.name.startswith("tokamax")
-    assert "not tokamax: by name only: no committed page" in str(choice)
+    assert "not tokamax: chosen by name only" in str(choice)
 
 
 def test_import_of_attention_does_not_import_tokamax():

@@ -94,12 +94,27 @@ def test_padding_of_a_square_batch_is_not_read_as_pairs():
 
 
 def test_positions_change_from_array_alone():
-    """Explicit positions: `mask=array` is by query and key, and `from_array` by position."""
+    """Arrays in `mask=` and beside `&` are by query and key, and `from_array` by position."""
     positions = np.arange(T)[::-1].copy(), np.arange(S)[::-1].copy()
     by_index = attend(*INPUTS, mask=HEADS, positions=positions)
     np.testing.assert_array_equal(by_index, attend(*INPUTS, mask=HEADS))
+    for form in (masks.full() & HEADS, HEADS & masks.full()):
+        np.testing.assert_array_equal(attend(*INPUTS, mask=form, positions=positions), by_index)
+    with pytest.raises(ValueError, match=r"3 queries \(T\), .* is array\[:, None, None, :\]"):
+        attend(*INPUTS, mask=masks.full() & PADDING, positions=positions)
     by_position = attend(*INPUTS, mask=masks.from_array(HEADS), positions=positions)
     np.testing.assert_array_equal(by_position, attend(*INPUTS, mask=HEADS[..., ::-1, ::-1]))
+
+
+def test_a_list_of_masks_raises():
+    with pytest.raises(TypeError, match=r"compose several masks with & or \|"):
+        attend(*INPUTS, mask=[masks.full(), masks.lengths(3)])
+
+
+def test_a_mask_is_a_mask_of_the_drop_in():
+    query, key, value = (array[:, :T, :2] for array in INPUTS)
+    found = dot_product_attention(query, key, value, mask=masks.causal())
+    np.testing.assert_array_equal(found, dot_product_attention(query, key, value, is_causal=True))
 
 
 def test_no_dense_array_of_predicates_beside_an_array():
