@@ -229,6 +229,11 @@ class Window(Mask):
     def compares_positions(self) -> bool:
         return (self.before, self.after) != (None, None)
 
+    def _allows(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
+        start, stop = self.key_range(jnp.asarray(query_position, jnp.int32))
+        allowed = jnp.less(key_position, stop)  # one comparison less than the general method
+        return allowed if self.before is None else allowed & (start <= key_position)
+
     def key_range(self, query_position: Array) -> tuple[Array, Array]:
         start, stop = (jnp.full_like(query_position, end) for end in (INT32.min, INT32.max))
         if self.before is not None:
