@@ -35,7 +35,6 @@ NUMPY = (
     "attention/decoding/batching.py",
     "attention/decoding/text.py",
     "attention/primitives/arguments.py",
-    "attention/primitives/visits.py",
     "attention/primitives/dot_product_attention.py",
     "attention/primitives/masks.py",
 )

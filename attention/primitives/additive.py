@@ -55,7 +55,7 @@ def additive_attention(
     Raises:
         ValueError, TypeError: a vector that is not `[N, H]`, and as `attend`.
     """
-    for name in ("scale", "tile_sizes"):
+    for name in ("scale", "tile_sizes", "implementation"):
         if name in options:
             raise TypeError(f"additive_attention has no {name}")
     arguments = check_arguments(query, key, value, **options)

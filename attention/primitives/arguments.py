@@ -21,7 +21,7 @@ from attention.primitives.pytree_dataclass import (
     pytree_dataclass,
     static,
 )
-from attention.primitives.scores import AttentionSinks, Score, bias_array
+from attention.primitives.scores import AttentionSinks, PairBias, Score, bias_array
 from attention.primitives.vectorize import check_broadcasts, to_batch
 
 RETURNING = ("weights", "logsumexp", "largest_score")
@@ -138,7 +138,7 @@ def check_arguments(
     mask = None if mask is None else _with_pairs(masks.as_mask(mask))
     dtype = score_dtype(query, key, value)
     score = () if score is None else score if isinstance(score, tuple | list) else (score,)
-    score = score if bias is None else (bias_array(bias), *score)
+    score = score if bias is None else (PairBias(bias_array(bias).array), *score)
     for part in score:
         if not isinstance(part, Score):
             raise TypeError(
@@ -265,8 +265,8 @@ def _with_pairs(mask: masks.Mask) -> masks.Mask:
 def _check_mask(arguments: Arguments) -> None:
     num_queries, num_keys = arguments.query.shape[-3], arguments.key.shape[-3]
     for leaf in () if arguments.mask is None else masks.leaves_of(arguments.mask):
-        is_array = isinstance(leaf, masks.FromArray | masks.PairMask)
-        if is_array and arguments.batch and leaf.array.ndim == 3 and leaf.array.shape[0] > 1:
+        is_array, rank = isinstance(leaf, masks.FromArray | masks.PairMask), arguments.query.ndim
+        if is_array and leaf.array.ndim < rank and max(leaf.array.shape[:-2]) > 1:
             raise ValueError(
                 f"a mask array of shape {leaf.array.shape} beside the batch axes "
                 f"{arguments.batch}: write array[:, None] for a mask of each example, "

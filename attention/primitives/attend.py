@@ -91,8 +91,8 @@ def attend(
             1. A padding array `[B, S]` is `array[:, None, None, :]`. With batch axes, each example
             skips its own tiles, but none under `jax.vmap` or on a mesh with Auto axes.
         is_causal: whether to mask keys after the query, as `mask & masks.causal()`.
-        bias: `[T, S]` or `[..., N, T, S]`, added to the scaled products before score functions, as
-            `scores.bias_array(bias)`.
+        bias: `[T, S]` or `[..., N, T, S]`, indexed by query and key, added to the scaled
+            products before score functions.
         score: score functions of `attention.scores`, applied to the scaled products in this order,
             before the mask.
         positions: `(query_positions [..., T], key_positions [..., S])`, integers. Without them

@@ -24,7 +24,7 @@ from attention.primitives.arguments import Arguments
 from attention.primitives.first_order import first_order
 from attention.primitives.masks import And, Lengths, Mask, QueryLengths, Window, has_heads, to_array
 from attention.primitives.numerics import replace_nonfinite, replace_nonfinite_keys
-from attention.primitives.scores import BiasArray, Softcap
+from attention.primitives.scores import BiasArray, PairBias, Softcap
 
 Tree = Any
 
@@ -53,11 +53,11 @@ def refusal(arguments: Arguments, platform: str, name: str) -> str | None:
         return "an input is empty"
     if dtypes not in (["bfloat16"], ["float32"]):
         return f"its inputs are all float32 or all bfloat16, and these are {', '.join(dtypes)}"
-    kinds = [type(score) for score in arguments.scores]
-    biases = [BiasArray] * kinds.count(BiasArray)
-    if kinds not in (biases, [*biases, Softcap]):
+    biases = [*arguments.scores]
+    biases = biases[:-1] if biases and isinstance(biases[-1], Softcap) else biases
+    if not all(isinstance(score, BiasArray | PairBias) for score in biases):
         return "its only score functions are bias arrays, and one softcap after them"
-    if biases and not arguments.counted:
+    if not arguments.counted and any(isinstance(score, BiasArray) for score in biases):
         return "a bias at explicit positions needs a gather"
     lacking = ["dropout"] if arguments.dropout else []
     lacking += ["attention sinks"] if arguments.sinks else []
@@ -106,7 +106,7 @@ def attend_by_tokamax(arguments: Arguments, platform: str, name: str) -> dict[st
     }
     if platform == "cpu":  # JAX cannot lower others of bfloat16 under strict dtype promotion
         options["precision"] = jax.lax.DotAlgorithmPreset.F32_F32_F32
-    biases = [score.array for score in arguments.scores if isinstance(score, BiasArray)]
+    biases = [score.array for score in arguments.scores if not isinstance(score, Softcap)]
     if len(biases) < len(arguments.scores):
         options["logits_soft_cap"] = arguments.scores[-1].limit
     bias = sum(biases) if biases else None

@@ -56,7 +56,9 @@ class TileBounds(NamedTuple):
 class Mask:
     """A predicate on (query position, key position).
 
-    Subclasses are frozen dataclasses that are pytrees; `from_function` makes one of a function.
+    Subclasses are frozen dataclasses that are pytrees; `from_function` makes one of a function. A
+    subclass defines `_allows` or `key_range`, and may define `tile_bounds`. It declares an array
+    with an axis of heads by an N, `array_field("N")`; that axis is of size 1 where it is called.
     """
 
     # Whether the two positions are compared, so that the result depends on where the queries are
@@ -74,6 +76,8 @@ class Mask:
         """
         if any(batch := batch_shapes(self)):
             raise ValueError(f"this mask is for a batch of {max(batch)}: use attend or jax.vmap")
+        if has_heads(self):
+            raise ValueError("the heads of this mask differ: use attend or masks.to_array")
         return self._allows(query_position, key_position)
 
     def _allows(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
@@ -111,6 +115,9 @@ class Mask:
         `key_range` where it is known. Masks that can derive them otherwise override this; for any
         other, every pair is evaluated once, one tile after another.
         """
+        if has_heads(self):
+            every = jnp.ones((len(query), len(key)), bool)
+            return TileBounds(every, ~every)
         rows, columns = _ranges(query, key)
         if (ranges := self.key_range(rows.low)) is not None:
             (start, least_stop), (most_start, stop) = ranges, self.key_range(rows.high)
@@ -131,20 +138,11 @@ class Mask:
         Raises:
             ValueError: `cu_seqlens` of other keys than queries, and a mask that compares positions.
         """
-        other = as_mask(other)
-        leaves = [*leaves_of(self), *leaves_of(other)]
-        compares = any(leaf.compares_positions for leaf in leaves)
-        if compares and any(isinstance(leaf, CuSeqlens) and leaf.own_keys for leaf in leaves):
-            raise ValueError(
-                "cu_seqlens with key_offsets gives a sequence other positions among the keys than "
-                "among the queries, so no mask can compare them: pass causal=True to cu_seqlens, "
-                "or no key_offsets if both are the same"
-            )
-        return And(self, other)
+        return And(self, _comparable(self, as_mask(other)))
 
     def __or__(self, other: "Mask | ArrayLike") -> "Mask":
-        """Return the mask that allows what either allows; as `&` for a bool array."""
-        return Or(self, as_mask(other))
+        """Return the mask that allows what either allows; arrays and errors as for `&`."""
+        return Or(self, _comparable(self, as_mask(other)))
 
     __rand__, __ror__ = __and__, __or__
 
@@ -160,6 +158,19 @@ class Mask:
 def as_mask(mask: Mask | ArrayLike) -> Mask:
     """Return a mask as it is; a bool array, as a mask that `attend` indexes by query and key."""
     return mask if isinstance(mask, Mask) else FromArray(_bool_array(mask), by_position=False)
+
+
+def _comparable(mask: Mask, other: Mask) -> Mask:
+    """Return the other mask if both may be composed."""
+    leaves = [*leaves_of(mask), *leaves_of(other)]
+    compares = any(leaf.compares_positions for leaf in leaves)
+    if compares and any(isinstance(leaf, CuSeqlens) and leaf.own_keys for leaf in leaves):
+        raise ValueError(
+            "cu_seqlens with key_offsets gives a sequence other positions among the keys than "
+            "among the queries, so no mask can compare them: pass causal=True to cu_seqlens, "
+            "or no key_offsets if both are the same"
+        )
+    return other
 
 
 def inner_masks(mask: Mask) -> dict[str, Mask]:
@@ -393,6 +404,10 @@ class CuSeqlens(Mask):
     causal: bool = static()
     own_keys: bool = static()
 
+    @property
+    def compares_positions(self) -> bool:
+        return not self.own_keys
+
     def key_range(self, query_position: Array) -> tuple[Array, Array]:
         sequence = jnp.searchsorted(self.query_offsets, query_position, side="right")
         start, stop = _at(self.key_offsets, sequence - 1), _at(self.key_offsets, sequence)
@@ -526,7 +541,8 @@ def from_function(
 
     Both functions are traced once, here: numbers and arrays that they close over, traced ones too,
     keep the values of now. A function that is defined anew does not compile again if only its
-    arrays differ, unless it contains a loop or a derivative rule.
+    arrays differ, unless it contains a loop or a derivative rule; such a function that closes over
+    no arrays is called again inside of an Explicit mesh.
 
     Args:
         function: takes two int32 numbers and the arrays, returns a bool; made of jax operations. A

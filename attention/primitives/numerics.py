@@ -124,9 +124,9 @@ def share_with_sinks(
         before = results["logsumexp"]
         empty = jnp.isneginf(before)
         visible = jnp.where(empty, 0, before)
-        logit = jnp.broadcast_to(sink.logits[..., None], before.shape).astype(before.dtype)
+        logit = jnp.where(empty, 0, sink.logits[..., None].astype(before.dtype))
         after = jnp.logaddexp(visible, logit)
-        share = jnp.exp(visible - after)
+        share = jnp.where(empty, 1, jnp.exp(visible - after))
         results["logsumexp"] = jnp.where(empty, before, after)
         output, factor = results["output"], jnp.swapaxes(share, -1, -2)[..., None]
         results["output"] = (output.astype(before.dtype) * factor).astype(output.dtype)

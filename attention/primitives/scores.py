@@ -8,8 +8,7 @@ arrays receive gradients. They may have leading batch axes.
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -249,8 +248,8 @@ class AttentionSinks(Score):
 def from_function(function: Callable[..., Array], *arrays: ArrayLike) -> Score:
     """Replace each score by `function(score, query_position, key_position, head, *arrays)`.
 
-    The function is traced here, as by `masks.from_function`, and only again for scores of another
-    dtype than the default.
+    The function is traced here, as by `masks.from_function`: for scores of float32, and of float64
+    where jax has it enabled.
 
     It must be finite at every pair, also at masked ones: NaN or infinity there gives NaN gradients,
     although the output is right. Choose the argument by `jnp.where`, not the result: under
@@ -267,42 +266,36 @@ def from_function(function: Callable[..., Array], *arrays: ArrayLike) -> Score:
         TypeError: a function that does not take these arguments, branches on them in Python, or
             returns another dtype.
     """
-    arrays = tuple(map(jnp.asarray, arrays))
-    return FromFunction(_trace(function, jnp.result_type(float), arrays), _Untraced(function))
-
-
-def _trace(function: Callable[..., Array], dtype: jnp.dtype, arrays: Sequence) -> Closure:
-    integers = dict.fromkeys(("query_position", "key_position", "head"), jnp.int32)
-    return hoist("score", function, {"score": dtype, **integers}, arrays, f"{jnp.dtype(dtype)}[]")
-
-
-@dataclass(frozen=True)
-class _Untraced:
-    """The function of a score, to trace it for another dtype; equal to any other."""
-
-    function: Callable[..., Array] = field(compare=False)
+    arrays, closures, error = tuple(map(jnp.asarray, arrays)), [], None
+    for dtype in ("float32", "float64") if jax.config.jax_enable_x64 else ("float32",):
+        scalars = dict.fromkeys(("query_position", "key_position", "head"), jnp.int32)
+        try:
+            scalars = {"score": dtype, **scalars}
+            closures.append(hoist("score", function, scalars, arrays, f"{dtype}[]"))
+        except TypeError as refused:  # one of two dtypes suffices
+            error = refused
+    if not closures:
+        raise error
+    return FromFunction(tuple(closures))
 
 
 @pytree_dataclass
 class FromFunction(Score):
-    """The score function that `from_function` makes."""
+    """The score function that `from_function` makes, traced for one dtype or two."""
 
-    closure: Closure
-    untraced: _Untraced | None = static()
+    closures: tuple[Closure, ...]
 
     def for_dtype(self, dtype: jnp.dtype) -> Score:
-        closure, number = self.closure, self.closure.program.num_constants
-        if self.untraced is not None and dtype != closure.program.parts[1][0].aval.dtype:
-            given = zip(closure.arrays[number:], closure.ranks[number:], strict=True)
-            given = [jax.ShapeDtypeStruct(x.shape[x.ndim - rank :], x.dtype) for x, rank in given]
-            traced = _trace(self.untraced.function, dtype, given)
-            arrays = jax.tree.map(lambda own, x: own.astype(x.dtype), closure.arrays, traced.arrays)
-            closure = replace(traced, arrays=arrays)
-        # Without the function, of which caches of jax.jit would keep traced arrays alive.
-        return FromFunction(closure, None)
+        closures = [x for x in self.closures if x.program.parts[1][0].aval.dtype == dtype]
+        if not closures:
+            raise TypeError(
+                f"this score function takes no scores of {dtype}: it returns another dtype, or was "
+                "made where jax_enable_x64 was off"
+            )
+        return FromFunction(tuple(closures))
 
     def __call__(self, scores: Array, *integers: ArrayLike) -> Array:
-        closure = self.for_dtype(scores.dtype).closure
+        (closure,) = self.for_dtype(scores.dtype).closures
         return closure(scores, *(jnp.asarray(x, jnp.int32) for x in integers))[0]
 
 

@@ -170,15 +170,11 @@ def _reshaped(tree: Tree, number: int, sizes: Sequence[int]) -> Tree:
     return jax.tree.map(lambda array: array.reshape(*sizes, *array.shape[number:]), tree)
 
 
-def to_batch(
-    array: Array | None, rank: int, batch: Sequence[int], name: str = "array"
-) -> Array | None:
-    """Give an array all batch axes, or none if several examples share it."""
-    if array is None or array.ndim == rank:
-        return array
+def to_batch(array: Array, rank: int, batch: Sequence[int], name: str = "array") -> Array:
+    """Give an array all batch axes, or none if all examples share it."""
     leading, core = array.shape[: array.ndim - rank], array.shape[array.ndim - rank :]
     check_broadcasts(name, leading, batch)
-    if prod(leading) == 1 < prod(batch):
+    if all(size == 1 for size in leading):
         return array.reshape(core)
     return jnp.broadcast_to(array, (*batch, *core))
 

@@ -102,7 +102,8 @@ def find_leaks(
         return np.where(same, 0, np.nan_to_num(np.abs(after - before), nan=np.inf))
 
     def derivative(tangents: np.ndarray) -> np.ndarray:
-        return np.abs(np.asarray(tangent(inputs, tangents), np.float64))
+        found = np.asarray(tangent(inputs, tangents), np.float64)
+        return np.nan_to_num(np.abs(found), nan=np.inf)
 
     def largest(
         effect: Callable[[np.ndarray], np.ndarray], given: np.ndarray, others: np.ndarray
@@ -145,7 +146,7 @@ def _others(inputs: np.ndarray, vocab_size: int | None, trials: int) -> np.ndarr
         size = max(2, int(inputs.max()) + 1) if vocab_size is None else vocab_size
         return ((inputs + random.integers(1, size, shape)) % size).astype(inputs.dtype)
     others = 3 * random.standard_normal(shape).astype(inputs.dtype)
-    others[0] = -inputs  # for models that depend on signs only
+    others[0] = np.where(inputs == 0, 1, -inputs)  # for models that depend on signs only
     return others
 
 

@@ -306,9 +306,6 @@ class LastAxis(scores.Score):
 
     table: jax.Array = array_field("pp")
 
-    def extent(self):
-        return self.table.shape[-1], None, None
-
     def __call__(self, values, query, key, head):
         return values + self.table[jnp.abs(query - key), head]
 
