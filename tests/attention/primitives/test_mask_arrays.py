@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention import attend, dot_product_attention, masks
+from attention import attend, dot_product_attention, empty_cache, masks
+from attention.primitives.pytree_dataclass import array_field, pytree_dataclass
 from tests import oracle
 from tests.attention.primitives.inputs import draw, jitted
 
@@ -104,6 +105,57 @@ def test_positions_change_from_array_alone():
         attend(*INPUTS, mask=masks.full() & PADDING, positions=positions)
     by_position = attend(*INPUTS, mask=masks.from_array(HEADS), positions=positions)
     np.testing.assert_array_equal(by_position, attend(*INPUTS, mask=HEADS[..., ::-1, ::-1]))
+
+
+def test_bias_is_indexed_by_query_and_key_too():
+    (bias,) = draw((B, N, T, S))
+    positions = np.arange(T) + 90, np.arange(S)
+    expected = attend(*INPUTS, bias=bias)
+    for options in ({}, {"positions": positions}, {"positions": positions, "tile_sizes": (2, 3)}):
+        found = attend(*INPUTS, bias=bias, **options)
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    with pytest.raises(ValueError, match=r"the score describes 3 queries \(T\)"):
+        attend(*INPUTS, bias=bias[:, :, :3], positions=positions)
+
+
+def test_arrays_beside_a_cache_are_indexed_by_query_and_slot():
+    query, key, value = INPUTS
+    cache, _ = empty_cache((B,), S, num_kv_heads=K, head_width=6).extend(key[:, :2], value[:, :2])
+    cache, view = cache.extend(key[:, 2:], value[:, 2:])
+    mask = RANDOM.random((B, 1, S - 2, S)) < 0.6
+    last = np.concatenate([query, query[:, : S - 2 - T]], axis=1)[:, : S - 2]
+    expected = attend(last, key, value, mask=mask)
+    for each in (view, cache.view()):
+        found = attend(last, each, mask=mask)
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_arrays_beside_two_batch_axes_have_both():
+    inputs = [np.stack([array] * 2) for array in INPUTS]
+    with pytest.raises(ValueError, match=r"beside the batch axes \(2, 3\)"):
+        attend(*inputs, mask=EXAMPLES)
+    found = attend(*inputs, mask=EXAMPLES[None])[1]
+    np.testing.assert_allclose(found, attend(*INPUTS, mask=EXAMPLES), rtol=1e-5, atol=1e-6)
+
+
+@pytree_dataclass
+class Reach(masks.Mask):
+    """A mask with a number for each head."""
+
+    reach: jax.Array = array_field("N")
+
+    def _allows(self, query_position, key_position):
+        return abs(query_position - key_position) <= self.reach[0]
+
+
+def test_a_mask_of_a_user_with_heads():
+    mask = Reach(jnp.array([0, 1, 3, 6]))
+    expected = attend(*INPUTS, mask=mask, implementation="reference")
+    found = attend(*INPUTS, mask=mask, tile_sizes=(2, 3))
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    assert np.abs(expected[:, :, 0] - expected[:, :, 1]).max() > 0.1
+    with pytest.raises(ValueError, match=r"heads of this mask differ: use attend or masks\.to_arr"):
+        masks.from_array(HEADS[0])(0, 0)
 
 
 def test_a_list_of_masks_raises():

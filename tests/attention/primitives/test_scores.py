@@ -280,13 +280,12 @@ def test_array_without_the_global_number_of_a_head_gives_nan(score):
 @pytest.mark.usefixtures("float64")
 def test_score_functions_receive_float64():
     def double(score, query, key, head):
-        assert score.dtype == jnp.float64
-        return 2 * score
+        return score + score * jnp.asarray(1 + 1e-10, score.dtype)
 
     inputs = query_key_value(dtype="float64")
     output = attend(*inputs, score=scores.from_function(double))
-    expected = oracle.attention(*inputs, score=lambda score, row, column, head: 2 * score)
-    np.testing.assert_allclose(output, expected.output, rtol=1e-12)
+    expected = oracle.attention(*inputs, score=lambda score, *_: score * (2 + 1e-10))
+    np.testing.assert_allclose(output, expected.output, rtol=1e-13)
 
 
 @pytree_dataclass
@@ -324,3 +323,20 @@ def test_score_classes_of_a_user_whose_arrays_are_indexed_by_head(implementation
             options |= {"positions": positions, "implementation": implementation}
             ours, theirs = (attend(*inputs, score=each, **options) for each in (score, bias))
             np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_a_score_function_keeps_numbers_for_both_dtypes():
+    """A loop that makes one of each layer, where jax has float64 enabled."""
+    with jax.enable_x64(True):
+        factor, made = [0.0], []
+        for factor[0] in (0.0, 1.0):
+            made.append(scores.from_function(lambda s, q, k, n: s * factor[0]))
+        for dtype in ("float32", "float64"):
+            inputs = draw(*[(3, 1, 2)] * 3, dtype=dtype)
+            for score, same in zip(made, (False, True), strict=True):
+                found = attend(*inputs, score=score)
+                assert np.allclose(found, attend(*inputs)) == same
+    with jax.enable_x64(False):
+        single = scores.from_function(lambda s, q, k, n: 2 * s)
+    with jax.enable_x64(True), pytest.raises(TypeError, match="takes no scores of float64"):
+        attend(*draw(*[(3, 1, 2)] * 3, dtype="float64"), score=single)
