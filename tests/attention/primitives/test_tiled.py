@@ -310,7 +310,7 @@ def test_bool_mask_per_head(batched, shape, implementation):
 def seconds(*calls):
     """Return the least processor time of each compiled call, whatever else the machine does."""
     least = [float("inf")] * len(calls)
-    for _ in range(5):
+    for _ in range(12):
         for n, call in enumerate(calls):
             start = time.process_time()
             jax.block_until_ready(call())
