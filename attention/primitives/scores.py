@@ -272,7 +272,7 @@ def from_function(function: Callable[..., Array], *arrays: ArrayLike) -> Score:
         try:
             scalars = {"score": dtype, **scalars}
             closures.append(hoist("score", function, scalars, arrays, f"{dtype}[]"))
-        except TypeError as refused:  # one of two dtypes suffices
+        except (TypeError, jax.dtypes.TypePromotionError) as refused:  # one of two suffices
             error = refused
     if not closures:
         raise error

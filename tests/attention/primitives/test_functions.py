@@ -133,7 +133,7 @@ def test_no_traced_array_is_kept():
 
 @pytest.mark.parametrize("enable_x64", [False, True])
 def test_a_function_is_traced_once(enable_x64):
-    """And again for scores of another dtype than the default."""
+    """For each dtype of scores, when the score function is made."""
     traced = []
 
     def half(score, query, key, head):
@@ -144,7 +144,7 @@ def test_a_function_is_traced_once(enable_x64):
         score = scores.from_function(half)
         for _ in range(2):
             attend(QUERY, KEY, VALUE, score=score)
-    assert traced == ([jnp.float64, jnp.float32, jnp.float32] if enable_x64 else [jnp.float32])
+    assert traced == [jnp.float32, jnp.float64][: 1 + enable_x64]
 
 
 @pytest.mark.usefixtures("float64")
