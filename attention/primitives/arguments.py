@@ -75,7 +75,9 @@ class Arguments:
         They are indexed by position before. Both are the same where positions count from 0.
         """
         positions = None if self.counted else (self.query_positions, self.key_positions)
-        mask = None if self.mask is None else self.mask.by_index(positions)
+        mask = self.mask
+        if mask is not None:
+            mask = masks.map_leaves(mask, lambda leaf: leaf.by_index(positions))
         scores = tuple(score.by_index(positions) for score in self.scores)
         return replace(self, mask=mask, scores=scores)
 
@@ -135,7 +137,7 @@ def check_arguments(
     numbers = _counted(num_heads) if heads is None else _numbers("heads", heads, num_heads, ())
     if is_causal:
         mask = masks.causal() if mask is None else masks.causal() & mask
-    mask = None if mask is None else _with_pairs(masks.as_mask(mask))
+    mask = None if mask is None else masks.map_leaves(masks.as_mask(mask), _as_pairs)
     dtype = score_dtype(query, key, value)
     score = () if score is None else score if isinstance(score, tuple | list) else (score,)
     score = score if bias is None else (PairBias(bias_array(bias).array), *score)
@@ -254,12 +256,10 @@ def _numbers(name: str, given: ArrayLike, size: int, batch: Sequence[int]) -> Ar
     return to_batch(array, 1, batch, name)
 
 
-def _with_pairs(mask: masks.Mask) -> masks.Mask:
-    """Return the mask with its arrays that are indexed by query and key as `PairMask`."""
-    if inner := {name: _with_pairs(part) for name, part in masks.inner_masks(mask).items()}:
-        return replace(mask, **inner)
-    is_pairs = isinstance(mask, masks.FromArray) and not mask.by_position
-    return masks.PairMask(mask.array) if is_pairs else mask
+def _as_pairs(leaf: masks.Mask) -> masks.Mask:
+    """Return an array that is indexed by query and key as a `PairMask`, other masks as they are."""
+    is_pairs = isinstance(leaf, masks.FromArray) and not leaf.by_position
+    return masks.PairMask(leaf.array) if is_pairs else leaf
 
 
 def _check_mask(arguments: Arguments) -> None:

@@ -99,7 +99,7 @@ def attend(
             both count from 0, and a mask that compares them requires T = S.
         heads: `[N]`, the global number of each query head, where the arrays are one shard of all
             heads (`jax.shard_map`); 0 to N - 1 by default. Dropout uses them, and score functions,
-            whose arrays then contain all heads; a number outside of an array is an entry NaN.
+            whose arrays then contain all heads; outside of an array, their entry is NaN.
         scale: factor of the products, one number; 1/√H by default.
         dropout: drops weights after the softmax.
         returning: names of what else to return, computed before dropout: "weights"

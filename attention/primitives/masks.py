@@ -72,7 +72,7 @@ class Mask:
         """Return whether a query at one position may attend to a key at another: bool, elementwise.
 
         Raises:
-            ValueError: the mask has batch axes.
+            ValueError: the mask has batch axes, or its heads differ.
         """
         if any(batch := batch_shapes(self)):
             raise ValueError(f"this mask is for a batch of {max(batch)}: use attend or jax.vmap")
@@ -100,13 +100,13 @@ class Mask:
         return None
 
     def by_index(self, positions: tuple[Array, Array] | None) -> "Mask":
-        """Return it with its arrays of pairs indexed by query and key, not by their positions.
+        """Return a mask that is no expression with arrays of pairs indexed by query and key.
 
         Args:
             positions: of the queries `[T]` and keys `[S]`; None if both count from 0.
         """
-        inner = {name: part.by_index(positions) for name, part in inner_masks(self).items()}
-        return replace(self, **inner) if inner else self
+        del positions
+        return self
 
     def tile_bounds(self, query: Array, key: Array) -> TileBounds:
         """Return which tiles may contain a visible pair, and which contain only visible pairs.
@@ -173,7 +173,7 @@ def _comparable(mask: Mask, other: Mask) -> Mask:
     return other
 
 
-def inner_masks(mask: Mask) -> dict[str, Mask]:
+def _inner_masks(mask: Mask) -> dict[str, Mask]:
     """Return the masks that a mask is composed of, by the names of its fields."""
     parts = {part.name: getattr(mask, part.name) for part in fields(mask)}
     return {name: part for name, part in parts.items() if isinstance(part, Mask)}
@@ -181,7 +181,13 @@ def inner_masks(mask: Mask) -> dict[str, Mask]:
 
 def leaves_of(mask: Mask) -> list[Mask]:
     """Return the masks of an expression that are not composed of other masks."""
-    return [leaf for part in inner_masks(mask).values() for leaf in leaves_of(part)] or [mask]
+    return [leaf for part in _inner_masks(mask).values() for leaf in leaves_of(part)] or [mask]
+
+
+def map_leaves(mask: Mask, function: Callable[[Mask], Mask]) -> Mask:
+    """Return the expression with `function(leaf)` in place of each of `leaves_of(mask)`."""
+    inner = {name: map_leaves(part, function) for name, part in _inner_masks(mask).items()}
+    return replace(mask, **inner) if inner else function(mask)
 
 
 def _ranges(query: Array, key: Array) -> tuple[PositionRange, PositionRange]:
