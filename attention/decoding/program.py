@@ -17,7 +17,7 @@ from attention.decoding.output import GenerationOutput
 from attention.decoding.processors import History, check_hashable
 from attention.decoding.stopping import Prefix
 from attention.decoding.strategy import DecodingOptions, RowInputs
-from attention.modules.layers import unstack_layers
+from attention.modules.transformer import unstack_layers
 
 Rows = dict[str, Any]
 """Arrays `[B, *]` by name: "active", "inputs", "lengths" and, optionally, "start" (encoder-decoder

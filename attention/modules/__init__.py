@@ -10,17 +10,7 @@ features or an `Output`. `Residual` connects a sublayer, `Block` joins sublayers
 `Layers` stacks layers of any kind; `from_config` of the models assembles the usual ones.
 """
 
-from attention.modules.adaptation import (
-    LoRAFactors,
-    apply_lora,
-    label_parameters,
-    lora_factors,
-    select_parameters,
-)
-from attention.modules.attention import Attention, SelfAttention
-from attention.modules.axes import map_axes, name_axis
-from attention.modules.block import Block, Residual
-from attention.modules.classifier import POOLINGS, Classifier, ClassToken, MeanPooling
+from attention.modules.attention import Attention, CrossAttention, SelfAttention
 from attention.modules.config import TransformerConfig
 from attention.modules.context import (
     CacheSpec,
@@ -29,19 +19,40 @@ from attention.modules.context import (
     add_losses,
     and_mask,
     apply_layer,
+    map_axes,
+    name_axis,
     new_cache,
 )
-from attention.modules.cross_attention import CrossAttention
-from attention.modules.dropout import drop, split_rng
-from attention.modules.embeddings import Embedding
-from attention.modules.encoder_decoder import EncoderDecoder
-from attention.modules.feed_forward import ACTIVATIONS, FeedForward
-from attention.modules.language_model import LanguageModel
-from attention.modules.layers import Layers, unstack_layers
-from attention.modules.linear import INITIALIZERS, linear
-from attention.modules.masked_language_model import MaskedLanguageModel, PredictionHead
-from attention.modules.norms import NORMS, Norm, layer_norm, rms_norm
-from attention.modules.patches import PatchEmbedding
+from attention.modules.embeddings import Embedding, PatchEmbedding, SkipGram, make_output
+from attention.modules.layers import (
+    ACTIVATIONS,
+    INITIALIZERS,
+    NORMS,
+    FeedForward,
+    Norm,
+    drop,
+    layer_norm,
+    linear,
+    rms_norm,
+    split_rng,
+)
+from attention.modules.lora import (
+    LoRAFactors,
+    apply_lora,
+    label_parameters,
+    lora_factors,
+    select_parameters,
+)
+from attention.modules.models import (
+    POOLINGS,
+    Classifier,
+    ClassToken,
+    EncoderDecoder,
+    LanguageModel,
+    MaskedLanguageModel,
+    MeanPooling,
+    PredictionHead,
+)
 from attention.modules.positions import (
     POSITIONS,
     AlibiScores,
@@ -56,16 +67,19 @@ from attention.modules.recurrent import (
     RecurrentEncoderDecoder,
     RecurrentLayer,
 )
-from attention.modules.skip_gram import SkipGram
-from attention.modules.sublayers import FEED_FORWARDS, MIXERS
 from attention.modules.transformer import (
+    FEED_FORWARDS,
+    MIXERS,
+    Block,
     Decoder,
     DecoderCache,
     Encoder,
+    Layers,
     MakeLayer,
+    Residual,
     transformer_block,
+    unstack_layers,
 )
-from attention.modules.vocabulary import make_output
 
 __all__ = [
     "ACTIVATIONS",

@@ -8,12 +8,10 @@ from flax import nnx
 from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
-from attention.modules.feed_forward import Activation, activation_of
-from attention.modules.linear import INITIALIZERS, named
-from attention.modules.norms import norm_of
+from attention.modules.attention import resolve_head_width, resolve_kv_heads
+from attention.modules.layers import INITIALIZERS, Activation, activation_of, named, norm_of
 from attention.modules.positions import POSITIONS, Relative, Rotary, resolve_scale
-from attention.modules.sizes import resolve_head_width, resolve_kv_heads
-from attention.modules.sublayers import FEED_FORWARDS, MIXERS
+from attention.modules.transformer import FEED_FORWARDS, MIXERS
 from attention.primitives.attend import IMPLEMENTATIONS
 from attention.primitives.choice import did_you_mean, one_of
 

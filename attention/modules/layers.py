@@ -1,297 +1,343 @@
-"""A stack of layers of any kind, scanned where they repeat."""
+"""Linear layers, norms, the feed-forward layer, dropout, and tables of vectors."""
 
-import itertools
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
+from jax.custom_derivatives import SymbolicZero
+from jax.lax import DotAlgorithmPreset, DotDimensionNumbers, Precision
+from jax.nn.initializers import Initializer
+from jax.sharding import NamedSharding, PartitionSpec
+from jax.typing import DTypeLike
 
-from attention.modules.axes import width_error, widths_of
-from attention.modules.context import (
-    DEFAULT_CONTEXT,
-    CacheSpec,
-    Context,
-    Layer,
-    Output,
-    add_losses,
-    apply_layer,
-    new_cache,
-    type_of,
-)
+from attention.modules.context import DEFAULT_CONTEXT, Context
+from attention.primitives.choice import one_of
+from attention.primitives.dropout import is_kept
+from attention.primitives.numerics import score_dtype
 
-Model = TypeVar("Model", bound=nnx.Module)
+LECUN_NORMAL = nnx.initializers.lecun_normal()
 
-_ONE = ((1, 1),)  # the groups of one layer
-SHALLOW = 4  # layers; so few, without remat, are unrolled: they compile as fast as a scan
+# name -> initializer of kernels. LeCun et al. 1998; Glorot and Bengio 2010; He et al. 2015; the
+# standard deviation of GPT-2 and BERT.
+INITIALIZERS: dict[str, Initializer] = {
+    "lecun_normal": LECUN_NORMAL,
+    "xavier_uniform": nnx.initializers.xavier_uniform(),
+    "he_normal": nnx.initializers.he_normal(),
+    "normal_0.02": nnx.initializers.normal(0.02),
+}
 
 
-class Layers(nnx.Module):
-    """n layers one after another.
+def soft_cap(array: Array, bound: float | None) -> Array:
+    """Return c·tanh(x / c) for a bound c, the array itself for None (Gemma 2)."""
+    return array if bound is None else bound * jnp.tanh(array / bound)
 
-    Layers repeat with period p if layers i and i + p have the same structure: static attributes,
-    shapes and dtypes. The parameters of layers that repeat are stacked on a leading axis and the
-    layers are scanned, so that the time to compile does not grow with n. `groups` contains a pair
-    (period, repeats) for each part of the stack, such as (1, 1), (1, 23) if only the first of 24
-    layers differs. `blocks` contains the p layers of each group, stacked if they repeat.
 
-    With a cache the layers are always unrolled, because each writes to a separate buffer. Call
-    `unstack_layers` before a decoding loop.
+def named(name: str, given: Any, title: str, registry: Mapping[str, Any]) -> Any:  # noqa: ANN401 - any value
+    """Return an entry of a registry by its name, or what was given if it can be called.
+
+    Args:
+        name: of the argument.
+        given: its value.
+        title: name of the registry.
+        registry: name -> value.
+
+    Raises:
+        ValueError: an unknown name.
+    """
+    if callable(given):
+        return given
+    one_of(name, given, tuple(registry), registry=title)
+    return registry[given]
+
+
+def dot_general(
+    inputs: Array,
+    kernel: Array,
+    dimension_numbers: DotDimensionNumbers,
+    precision: str | Precision | DotAlgorithmPreset | None = None,
+    preferred_element_type: DTypeLike | None = None,
+    out_sharding: NamedSharding | PartitionSpec | None = None,
+) -> Array:
+    """Compute `jax.lax.dot_general`, with gradients that are faster on a CPU.
+
+    The gradient of a kernel is a sum over rows. If rows are several axes, such as batch and
+    position, XLA on a CPU transposes the other operand for it and recomputes in a strided loop what
+    led to that operand (docs/STEPS.md). Here the gradient merges the axes of rows, and those of
+    features. The product and the gradient of the inputs keep the axes of rows, of which the first
+    may be sharded. Merged axes would have to be gathered if the second were sharded too.
+
+    Args:
+        inputs: `[*rows, *contracted]`.
+        kernel: `[*contracted, *features]`. If axes are in another order, if there are batch axes,
+            if an operand is sharded over an explicit mesh, or if the mesh has an axis "sequence",
+            the gradients are those of `lax`.
+        dimension_numbers: axes as in `lax`.
+        precision: as in `lax`.
+        preferred_element_type: as in `lax`.
+        out_sharding: as in `lax`.
+
+    Returns:
+        `[*rows, *features]`.
+    """
+    multiply = partial(
+        jax.lax.dot_general, precision=precision, preferred_element_type=preferred_element_type
+    )
+    plain = partial(multiply, dimension_numbers=dimension_numbers, out_sharding=out_sharding)
+    (inputs_axes, kernel_axes), (batch_axes, _) = dimension_numbers
+    rows, count = inputs.ndim - len(inputs_axes), len(kernel_axes)
+    in_order = (*inputs_axes, *kernel_axes) == (*range(rows, inputs.ndim), *range(count))
+    shardings = [jax.typeof(each).sharding for each in (inputs, kernel)]
+    sharded = out_sharding or any(any(each.spec) for each in shardings)
+    sharded = sharded or any(each.mesh.shape.get("sequence", 1) > 1 for each in shardings)
+    if not in_order or batch_axes or sharded:
+        return plain(inputs, kernel)
+
+    def by_matrix(inputs: Array, kernel: Array, shape: tuple[int, ...]) -> Array:
+        matrix = kernel.reshape(*kernel.shape[:count], math.prod(kernel.shape[count:]))
+        last = range(inputs.ndim - count, inputs.ndim)
+        return multiply(inputs, matrix, ((last, range(count)), ((), ()))).reshape(shape)
+
+    @jax.custom_jvp
+    def multiplied(inputs: Array, kernel: Array) -> Array:
+        return plain(inputs, kernel)
+
+    @partial(multiplied.defjvp, symbolic_zeros=True)
+    def multiplied_jvp(
+        primals: tuple[Array, Array], tangents: tuple[Array | SymbolicZero, Array | SymbolicZero]
+    ) -> tuple[Array, Array]:
+        (inputs, kernel), (d_inputs, d_kernel) = primals, tangents
+        outputs = multiplied(inputs, kernel)
+        terms = []
+        if not isinstance(d_inputs, SymbolicZero):
+            terms.append(by_matrix(d_inputs, kernel, outputs.shape))
+        if not isinstance(d_kernel, SymbolicZero):
+            rows_as_one_axis = inputs.reshape(math.prod(inputs.shape[:rows]), *inputs.shape[rows:])
+            terms.append(by_matrix(rows_as_one_axis, d_kernel, outputs.shape))
+        return outputs, sum(terms[1:], terms[0])
+
+    return multiplied(inputs, kernel)
+
+
+def linear(
+    inputs: Mapping[str, int],
+    outputs: Mapping[str, int],
+    *,
+    use_bias: bool = True,
+    kernel_init: Initializer = LECUN_NORMAL,
+    dtype: DTypeLike | None = None,
+    param_dtype: DTypeLike = jnp.float32,
+    rngs: nnx.Rngs,
+) -> nnx.LinearGeneral:
+    """Make a linear layer over named axes.
+
+    Args:
+        inputs: sizes of the last axes of the inputs by logical name, for instance {"embed": 64}.
+        outputs: the same of the outputs, for instance {"heads": 4, "head": 16}.
+        use_bias: whether to add a bias of the shape of the outputs.
+        kernel_init: initializer of the kernel, of shape inputs + outputs.
+        dtype: of the computation; that of inputs and parameters if None.
+        param_dtype: of the parameters.
+        rngs: source of the initial parameters.
+
+    Returns:
+        A module whose parameters have metadata "axes", their logical axis names, and whose kernel
+        has metadata "num_inputs", the number of its input axes.
+    """
+    return nnx.LinearGeneral(
+        tuple(inputs.values()),
+        tuple(outputs.values()),
+        axis=tuple(range(-len(inputs), 0)),
+        use_bias=use_bias,
+        kernel_init=kernel_init,
+        dtype=dtype,
+        param_dtype=param_dtype,
+        dot_general=dot_general,
+        rngs=rngs,
+        kernel_metadata={"axes": (*inputs, *outputs), "num_inputs": len(inputs)},
+        bias_metadata={"axes": tuple(outputs)},
+    )
+
+
+def table(
+    shape: tuple[int, int],
+    axes: tuple[str | None, str | None],
+    *,
+    init: Initializer | None = None,
+    dtype: DTypeLike = jnp.float32,
+    rngs: nnx.Rngs,
+) -> nnx.Param:
+    """Make a table `[rows, D]` with logical axis names, of variance 1/D if `init` is None."""
+    init = nnx.initializers.normal(shape[-1] ** -0.5) if init is None else init
+    return nnx.Param(init(rngs.params(), shape, dtype), axes=axes)
+
+
+def rows(table: Array, numbers: Array) -> Array:
+    """Return rows of a table `[rows, D]`; a number out of range gives NaN."""
+    return table.at[numbers].get(mode="fill", fill_value=jnp.nan, wrap_negative_indices=False)
+
+
+class Norm(nnx.Module):
+    """Layer norm (Ba et al. 2016) or root mean square norm (Zhang and Sennrich 2019).
+
+    It computes in float32 at least, whatever the dtypes of inputs and parameters.
     """
 
     def __init__(
         self,
-        make_layer: Callable[[Any, nnx.Rngs], Layer],
-        n: int | Sequence[Any],
+        width: int,
         *,
+        is_centred: bool,
+        epsilon: float = 1e-6,
+        axis: str = "embed",
+        dtype: DTypeLike | None = None,
+        param_dtype: DTypeLike = jnp.float32,
         rngs: nnx.Rngs,
-        scan: bool = True,
-        remat: bool = True,
     ) -> None:
-        """Make the layers.
+        """Make a norm that multiplies by 1, and adds 0 if it is centred.
 
         Args:
-            make_layer: from the index of a layer and a source of parameters to a layer, a module
-                that `context.apply_layer` can call.
-            n: number of layers; or a list with what `make_layer` takes in place of each index, such
-                as a config. If any items repeat, equal items decide which layers repeat, and
-                `make_layer` is called for one period of them only.
-            rngs: source of the initial parameters.
-            scan: whether to stack and scan layers that repeat.
-            remat: whether the backward pass recomputes the inside of each layer.
-
-        Raises:
-            ValueError: n below 0, or a layer with a random stream or batch statistics.
+            width: size of the last axis.
+            is_centred: True for layer norm, False for root mean square norm.
+            epsilon: added to the variance or the mean square.
+            axis: logical name of the last axis.
+            dtype: of the outputs; that of the inputs if None.
+            param_dtype: of the parameters.
+            rngs: not used; every norm in `NORMS` has this argument.
         """
-        if not isinstance(n, Sequence) and n < 0:
-            raise ValueError(f"n must be at least 0, got {n}")
-        items = n if isinstance(n, Sequence) else range(n)
-        n = len(items)
-        keys = jax.random.split(rngs.params(), n) if n else ()
+        del rngs
+        self.scale = nnx.Param(jnp.ones(width, param_dtype), axes=(axis,))
+        self.bias = nnx.Param(jnp.zeros(width, param_dtype), axes=(axis,)) if is_centred else None
+        self.epsilon, self.dtype = epsilon, dtype
 
-        def make(item: object, key: Array) -> Layer:
-            return make_layer(item, nnx.Rngs(key))
+    def __call__(self, inputs: Array) -> Array:
+        """Normalise `[..., D]`."""
+        dtype = score_dtype(inputs)
+        vectors, scale = inputs.astype(dtype), self.scale[...].astype(dtype)
+        factor = scale.reshape((1,) * (inputs.ndim - 1) + scale.shape)
+        if self.bias is None:
+            variance = jnp.mean(vectors**2, axis=-1, keepdims=True)
+            outputs = vectors * (jax.lax.rsqrt(variance + self.epsilon) * factor)
+        else:
+            # A constant near the mean, without which the difference below cancels far from 0.
+            vectors -= jax.lax.stop_gradient(vectors.mean(axis=-1, keepdims=True))
+            mean = vectors.mean(axis=-1, keepdims=True)
+            variance = jnp.mean(vectors**2, axis=-1, keepdims=True) - mean**2
+            variance = jnp.maximum(variance, 0)
+            outputs = (vectors - mean) * (jax.lax.rsqrt(variance + self.epsilon) * factor)
+            outputs += self.bias[...].astype(dtype).reshape(factor.shape)
+        return outputs.astype(self.dtype or inputs.dtype)
 
-        def make_one(index: int) -> Layer:
-            one = partial(make, items[index])
-            # In a separate trace: flax reads every variable's sharding, which takes the longer
-            # the more was traced before.
-            return (jax.jit(one) if isinstance(keys, jax.core.Tracer) else one)(keys[index])
 
-        def make_block(indices: range) -> Layer:
-            if layers:
-                return _stack([layers[index] for index in indices])
-            if len(indices) == 1:
-                return make_one(indices.start)
-            of_block = keys[indices.start : indices.stop : indices.step]
-            return jax.vmap(partial(make, items[indices.start]))(of_block)
+layer_norm = partial(Norm, is_centred=True)
+rms_norm = partial(Norm, is_centred=False)
 
-        self.n, self.remat = n, remat
-        self.groups, layers = _groups(items) if scan else n * _ONE, []
-        if len(self.groups) == n:  # no items repeat
-            layers = [make_one(index) for index in range(n)]
-            self.groups = _groups([_kind(layer) for layer in layers]) if scan else self.groups
-        self.blocks = nnx.List([make_block(indices) for indices in self.indices()])
-        _check_stateless(self)
+# name -> f(width, *, epsilon, axis, dtype, param_dtype, rngs). Add your own.
+NORMS: dict[str, Callable[..., Any]] = {"layer": layer_norm, "rms": rms_norm}
 
-    def __call__(self, inputs: Array, *, context: Context = DEFAULT_CONTEXT) -> Output:
-        """Map `[..., T, D]` to `[..., T, D]`.
 
-        Raises:
-            ValueError: layers whose widths do not fit, by index and both widths; a cache of another
-                number of layers; errors of a layer, with its index.
-        """
-        caches = context.cache
-        if caches is not None and (not isinstance(caches, tuple) or len(caches) != self.n):
-            got = len(caches) if isinstance(caches, tuple) else type_of(caches)
-            raise ValueError(f"{self.n} layers need a tuple of as many caches, got {got}")
-        rngs = [None] * self.n if context.rng is None else jax.random.split(context.rng, self.n)
-        call = self._remat(prevent_cse=True) if caches is None else apply_layer
-        features, results = inputs, []
-        groups = [([layer], 1) for layer in self.unstacked()] if caches else self._grouped()
-        for layers, repeats in groups:
-            index = len(results)
-            if repeats > 1:
-                results += self._scan(index, layers, repeats, features, rngs, context)
-            else:
-                part = replace(context, rng=rngs[index], cache=caches and caches[index])
-                results.append(_call(call, index, layers[0], features, part))
-            features = results[-1].features
-        return _combine(inputs, results, context)
+def norm_of(given: str | Callable[..., Any], name: str = "norm") -> Callable[..., Any]:
+    """Return a norm by its name in `NORMS`, or the function that was given as this argument.
 
-    def indices(self) -> list[range]:
-        """Return the indices of the layers in each entry of `blocks`."""
-        found, start = [], 0
-        for period, repeats in self.groups:
-            end = start + period * repeats
-            found += [range(at, end, period) for at in range(start, start + period)]
-            start = end
-        return found
+    Raises:
+        ValueError: an unknown name.
+    """
+    return named(name, given, "NORMS", NORMS)
 
-    def unstacked(self) -> list[Layer]:
-        """Return the n layers, each with its own parameters."""
-        groups = self._grouped()
-        return [layer for layers, repeats in groups for layer in _unstack(layers, repeats)]
 
-    def new_cache(self, spec: CacheSpec) -> tuple[Any, ...]:
-        """Return the cache of each layer, None for one without state between steps."""
-        return tuple(new_cache(layer, spec) for layer in self.unstacked())
+Activation = Callable[[Array], Array]
 
-    def _remat(self, *, prevent_cse: bool) -> Callable[[Layer, Array, Context], Output]:
-        return jax.checkpoint(apply_layer, prevent_cse=prevent_cse) if self.remat else apply_layer
+ACTIVATIONS: dict[str, Activation] = {
+    "relu": jax.nn.relu,
+    # The tanh form (Hendrycks and Gimpel 2016). Its derivative would read eight arrays of the
+    # forward pass; recomputing them costs less.
+    "gelu": jax.checkpoint(jax.nn.gelu),
+    "gelu_exact": partial(jax.nn.gelu, approximate=False),
+    "silu": jax.nn.silu,
+    "tanh": jnp.tanh,
+}
 
-    def _grouped(self) -> list[tuple[list[Layer], int]]:
-        """Return the layers in `blocks` and the number of repeats of each group."""
-        start, grouped = 0, []
-        for period, repeats in self.groups:
-            grouped.append((list(self.blocks[start : start + period]), repeats))
-            start += period
-        return grouped
 
-    def _scan(
+def activation_of(given: str | Activation) -> Activation:
+    """Return an activation by its name in `ACTIVATIONS`, or the function that was given.
+
+    Raises:
+        ValueError: an unknown name.
+    """
+    return named("activation", given, "ACTIVATIONS", ACTIVATIONS)
+
+
+class FeedForward(nnx.Module):
+    """Project each position to F, apply an activation, and project back to D.
+
+    Vaswani et al. 2017, section 3.3; with `gated`, the activation of one projection is
+    multiplied with another (Shazeer 2020: SwiGLU with "silu", GEGLU with "gelu").
+    """
+
+    def __init__(
         self,
-        first: int,
-        layers: list[Layer],
-        repeats: int,
-        inputs: Array,
-        rngs: Array | list[None],
-        context: Context,
-    ) -> list[Output]:
-        """Return the outputs of the layers of a group, whose first has this index."""
-        has_rng = context.rng is not None
-        if has_rng:
-            rngs = rngs[first : first + repeats * len(layers)]
-            rngs = rngs.reshape(repeats, len(layers), *rngs.shape[1:])  # also of raw keys
-        call = self._remat(prevent_cse=False)  # inside a scan, CSE cannot undo rematerialisation
-        keeps_features = "hidden_states" in context.returning
+        width: int,
+        hidden: int,
+        *,
+        activation: str | Activation = "relu",
+        gated: bool = False,
+        **options: Any,  # noqa: ANN401 - of several types
+    ) -> None:
+        """Make the two matrices, or three if gated.
 
-        def repeat(
-            start: Array, each: tuple[list[Layer], Array | None]
-        ) -> tuple[Array, list[Output]]:
-            features, outputs = start, []
-            for index, layer in enumerate(each[0]):
-                part = replace(context, rng=each[1][index] if has_rng else None)
-                output = _call(call, first + index, layer, features, part)
-                features = output.features
-                kept = features if keeps_features else None
-                outputs.append(output._replace(features=kept, cache=None))
-            if (start.shape, start.dtype) != (features.shape, features.dtype):
-                raise ValueError(
-                    f"layer {first + len(layers) - 1} returns {features.dtype} {features.shape}, "
-                    f"and the next one, like layer {first}, takes {start.dtype} {start.shape}"
-                )
-            return features, outputs
+        Args:
+            width: D.
+            hidden: F.
+            activation: a function, or a name in `ACTIVATIONS`.
+            gated: whether to multiply with a second projection to F.
+            options: of `linear`: `use_bias`, `kernel_init`, `dtype`, `param_dtype` and `rngs`.
 
-        # A scan copies what it keeps for the derivative into arrays of all layers and back.
-        unroll = not self.remat and self.n <= SHALLOW
-        stacked = layers, rngs if has_rng else None
-        features, outputs = jax.lax.scan(repeat, inputs, stacked, length=repeats, unroll=unroll)
-        results = _unstack(outputs, repeats)
-        return [*results[:-1], results[-1]._replace(features=features)]
+        Raises:
+            ValueError: an unknown activation.
+        """
+        make = partial(linear, **options)
+        activation_of(activation)  # raises for an unknown name
+        self.activation = activation  # by name: most functions of jax cannot be copied or pickled
+        self.up = make({"embed": width}, {"hidden": hidden})
+        self.gate = make({"embed": width}, {"hidden": hidden}) if gated else None
+        self.down = make({"hidden": hidden}, {"embed": width})
+
+    def __call__(self, inputs: Array, *, context: Context = DEFAULT_CONTEXT) -> Array:
+        """Map `[..., D]` to `[..., D]`."""
+        hidden, activation = self.up(inputs), activation_of(self.activation)
+        hidden = activation(hidden) if self.gate is None else activation(self.gate(inputs)) * hidden
+        return self.down(context.shard(hidden, "sequence", "hidden"))
 
 
-def _call(
-    call: Callable[[Layer, Array, Context], Output],
-    index: int,
-    layer: Layer,
-    inputs: Array,
-    context: Context,
-) -> Output:
-    """Call a layer and name it in its errors."""
-    try:
-        return call(layer, inputs, context)
-    except (TypeError, ValueError) as error:
-        if type(error) not in (TypeError, ValueError):
-            raise
-        if widths_of(layer) - {inputs.shape[-1]}:
-            raise ValueError(width_error(f"layer {index}", layer, inputs)) from error
-        raise type(error)(f"layer {index}: {error}") from error
+def drop(inputs: Array, rate: float, rng: Array | None) -> Array:
+    """Zero entries with probability `rate` and scale up the rest; the identity without a key.
 
-
-def _combine(inputs: Array, results: list[Output], context: Context) -> Output:
-    """Combine the outputs of layers into that of the stack."""
-    features = [inputs, *(output.features for output in results)]
-    return Output(
-        features[-1],
-        attention=tuple(output.attention for output in results),
-        hidden_states=tuple(features) if "hidden_states" in context.returning else (),
-        cache=None if context.cache is None else tuple(output.cache for output in results),
-        losses=add_losses(*(output.losses for output in results)),
-    )
-
-
-def _check_stateless(layers: Layers) -> None:
-    """Raise a ValueError for variables that a call would have to update."""
-    state = nnx.state(layers.blocks, (nnx.RngState, nnx.BatchStat))
-    for (block, *_), variable in nnx.to_flat_state(state):
-        hint = ": use drop(inputs, rate, context.rng) of attention.modules for dropout"
-        raise ValueError(
-            f"layer {layers.indices()[block].start} contains {type(variable).__name__}, a variable "
-            f"that Layers never updates{hint if isinstance(variable, nnx.RngState) else ''}"
-        )
-
-
-def _groups(items: Sequence[Any]) -> tuple[tuple[int, int], ...]:
-    """Split items into groups (period, repeats), each the longest one that repeats, or one item."""
-    kinds, groups = [items.index(item) for item in items], []
-    while kinds:
-        periods = range(1, len(kinds) // 2 + 1)
-        repeating = [(period, _repeats(kinds, period)) for period in periods]
-        groups.append(max([*_ONE, *repeating], key=lambda group: math.prod(group) * (group[1] > 1)))
-        kinds = kinds[math.prod(groups[-1]) :]
-    return tuple(groups)
-
-
-def _repeats(kinds: list[int], period: int) -> int:
-    """Return how often the first kinds of this number follow one another."""
-    repeats = 1
-    while kinds[repeats * period : (repeats + 1) * period] == kinds[:period]:
-        repeats += 1
-    return repeats
-
-
-def _kind(layer: Layer) -> tuple[list[jax.ShapeDtypeStruct], Any]:
-    """Return what two layers that are stacked have in common."""
-    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), layer)
-    return jax.tree.flatten(shapes)
-
-
-def _stack(layers: list[Layer]) -> Layer:
-    """Stack the arrays of layers, or return the only layer."""
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *layers) if layers[1:] else layers[0]
-
-
-def _unstack(stacked: list[Any], repeats: int) -> list[Any]:
-    """Return every layer or output, in order."""
-    if repeats == 1:
-        return stacked
-    each = itertools.product(range(repeats), stacked)
-    return [jax.tree.map(lambda leaf, at=at: leaf[at], tree) for at, tree in each]
-
-
-def unstack_layers(model: Model) -> Model:
-    """Return the model with separate parameters for each layer.
-
-    In a decoding loop, a slice of stacked parameters would be copied for every token. The time to
-    compile then grows with the number of layers, so train with the model as it was made.
+    The entries are chosen by the hash of `attention.Dropout`: on a CPU, random bits of JAX would
+    take a tenth of a training step.
 
     Args:
-        model: contains `Layers`; it is not changed.
+        inputs: `[..., D]`.
+        rate: in [0, 1).
+        rng: a JAX random key, or None.
+
+    Raises:
+        ValueError: several keys; `jax.vmap` gives each example its own.
     """
-    model = nnx.merge(*nnx.split(model))
+    if rng is None or not rate:
+        return inputs
+    words = jax.random.key_data(rng)
+    if words.ndim > 1:
+        raise ValueError(f"drop takes one key, got {words.shape[:-1]} of them: use jax.vmap")
+    *rows, width = inputs.shape
+    row = jnp.arange(math.prod(rows)).reshape(*rows, 1)
+    kept = is_kept(words, rate, row, jnp.arange(width))
+    return jnp.where(kept, inputs / (1 - rate), 0)
 
-    def stacked() -> list[tuple[int, Layers]]:
-        parts = nnx.iter_modules(model)
-        layers = [(len(at), part) for at, part in parts if isinstance(part, Layers)]
-        return [(depth, part) for depth, part in layers if len(part.blocks) < part.n]
 
-    while found := stacked():  # outer layers first: they stack the parameters of inner ones
-        _, part = min(found, key=lambda each: each[0])
-        part.blocks = nnx.List(part.unstacked())
-        part.groups = part.n * _ONE
-    return model
+def split_rng(rng: Array | None, number: int) -> Sequence[Array | None]:
+    """Return independent keys, or as many times None."""
+    return [None] * number if rng is None else list(jax.random.split(rng, number))

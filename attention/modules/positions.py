@@ -17,7 +17,7 @@ from jax import Array
 from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
-from attention.modules.table import rows, table
+from attention.modules.layers import rows, table
 from attention.primitives.choice import one_of
 from attention.primitives.positions import SCALINGS, rotary, sinusoidal
 from attention.primitives.scores import Score, alibi, alibi_slopes, relative_bias

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from flax import nnx
 
-from attention.modules.layers import Layers, unstack_layers
+from attention.modules.transformer import Layers, unstack_layers
 from attention.weights.parameters import Parameter, parameters_of
 
 # Attributes of modules that options of `load` may change.

@@ -8,7 +8,7 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
-from attention.modules.layers import Layers
+from attention.modules.transformer import Layers
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,8 @@
 from flax import nnx
 
 from attention.modules import EncoderDecoder, Relative, TransformerConfig
-from attention.modules.embeddings import Embedding
+from attention.modules.embeddings import Embedding, make_output
 from attention.modules.transformer import Decoder, Encoder
-from attention.modules.vocabulary import make_output
 from attention.weights.family import Family, Settings
 from attention.weights.layouts import Rule, attention, linear, transposed
 

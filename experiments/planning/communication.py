@@ -122,7 +122,7 @@ def _is_gathered_once(shard: Shard) -> bool:
     """Return whether the compiler merges the gathers for recomputation and for the gradient.
 
     The gradient by the inputs uses a kernel with several axes of outputs as a matrix, which has a
-    gather of its own, unless the mesh has an axis "sequence" (`attention.modules.linear`).
+    gather of its own, unless the mesh has an axis "sequence" (`attention.modules.layers`).
     """
     weight = shard.weight
     is_vector = len(weight.shape) - weight.num_inputs == 1

@@ -8,8 +8,7 @@ from flax import nnx
 from jax.sharding import AbstractMesh
 
 from attention.modules import Attention, Block, EncoderDecoder, Layers, Residual
-from attention.modules.axes import axis_names
-from attention.modules.context import AxisNames
+from attention.modules.context import AxisNames, axis_names
 from experiments.training.sharding import padded_shape, spec
 
 Path = tuple[str | int, ...]

@@ -12,7 +12,7 @@ from jax import Array
 from attention.decoding import StoppingCriteria
 from attention.modules import EncoderDecoder, Output, RecurrentEncoderDecoder
 from attention.modules.context import add_losses
-from attention.modules.dropout import split_rng
+from attention.modules.layers import split_rng
 from attention.primitives import masks
 from experiments.analysis.agreement import Explainer, explained, linked_first
 from experiments.analysis.collect import Example

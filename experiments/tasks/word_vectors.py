@@ -6,7 +6,7 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
-from attention.modules.skip_gram import SkipGram
+from attention.modules.embeddings import SkipGram
 from experiments.analysis.senses import (
     SenseVectors,
     check_senses,

@@ -19,7 +19,7 @@ from flax import nnx
 from jax import Array
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
-from attention.modules.axes import axis_names
+from attention.modules.context import axis_names
 from attention.primitives.sharded_attention import ShardedAttention
 from experiments.config.mesh import MeshPart
 from experiments.data.batches import Rows, TrainingBatches, reads_rows

@@ -10,15 +10,11 @@ import numpy as np
 from flax import nnx
 
 from attention.modules import EncoderDecoder, LanguageModel, RecurrentEncoderDecoder
-from attention.modules.attention import SelfAttention
-from attention.modules.block import Block, Residual
-from attention.modules.cross_attention import CrossAttention
+from attention.modules.attention import CrossAttention, SelfAttention
 from attention.modules.embeddings import Embedding
-from attention.modules.feed_forward import ACTIVATIONS, FeedForward
-from attention.modules.layers import Layers
-from attention.modules.norms import Norm
+from attention.modules.layers import ACTIVATIONS, FeedForward, Norm
 from attention.modules.positions import AlibiScores, LearnedPositions, Rotary
-from attention.modules.transformer import Decoder, Encoder
+from attention.modules.transformer import Block, Decoder, Encoder, Layers, Residual
 from attention.primitives.positions import sinusoidal
 from attention.primitives.scores import alibi_slopes
 from experiments.config.data import TextPart

@@ -26,7 +26,7 @@ Changes that made a step faster:
   which are filled with zeros first, and reads it from there. Therefore up to four layers are
   unrolled, which compiles as fast, unless they are rematerialised (`remat`), which stores little.
   Many layers take longer unrolled than scanned.
-- **Gradients of kernels have one axis of rows** (`attention/modules/linear.py`). If rows are two
+- **Gradients of kernels have one axis of rows** (`attention/modules/layers.py`). If rows are two
   axes, sentences and positions, XLA writes the derivative of the output again with its axes
   exchanged, in a strided loop.
 - **Memory pages are large.** A step allocates and frees much memory, in page faults of 4 KiB. With

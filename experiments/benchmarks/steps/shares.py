@@ -13,7 +13,7 @@ from experiments.clock import seconds_of
 from experiments.config_files import REPOSITORY
 from experiments.environment import num_cores
 
-LINEAR = "attention/modules/linear.py"
+LINEAR = "attention/modules/layers.py"
 UNKNOWN = "no source file"
 GAPS = "not in the trace: gaps, waiting, other threads of products"
 _FIELD = re.compile(r"(\w+)=(\d+)")

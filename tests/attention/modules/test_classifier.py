@@ -7,8 +7,8 @@ from flax import nnx
 
 from attention import masks
 from attention.modules import POOLINGS, Context, MeanPooling, PatchEmbedding
-from attention.modules.classifier import mean
-from attention.modules.patches import patches
+from attention.modules.embeddings import patches
+from attention.modules.models import mean
 from tests.attention.modules.inputs import (
     DIMS,
     LENGTHS,

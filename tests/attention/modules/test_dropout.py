@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention.modules.dropout import drop
+from attention.modules.layers import drop
 from tests.attention.modules.inputs import (
     B,
     S,

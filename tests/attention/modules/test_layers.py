@@ -21,7 +21,7 @@ from attention.modules import (
     layer_norm,
     unstack_layers,
 )
-from attention.modules.layers import SHALLOW
+from attention.modules.transformer import SHALLOW
 from tests.attention.modules.inputs import DIMS, filled
 from tests.attention.primitives.inputs import draw, jitted
 

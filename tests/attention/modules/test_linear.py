@@ -11,7 +11,7 @@ from flax import nnx
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from attention.modules import linear
-from attention.modules.linear import dot_general
+from attention.modules.layers import dot_general
 from tests.attention.modules.inputs import B, S, T, small_translator, tokens
 from tests.attention.primitives.inputs import draw, jitted
 

@@ -41,8 +41,8 @@ def test_a_linear_layer_belongs_to_its_caller():
     program = f"""HloModule jit_step
 
 FileNames
-1 "{REPOSITORY}/attention/modules/block.py"
-2 "{REPOSITORY}/attention/modules/linear.py"
+1 "{REPOSITORY}/attention/modules/transformer.py"
+2 "{REPOSITORY}/attention/modules/layers.py"
 3 "{REPOSITORY}/.venv/lib/python3.11/site-packages/optax/update.py"
 
 FileLocations
@@ -62,7 +62,7 @@ ENTRY %main {{
   ROOT %copy = f32[2]{{0}} copy(%fusion), metadata={{stack_frame_id=4}}
 }}
 """
-    block = "attention/modules/block.py"
+    block = "attention/modules/transformer.py"
     expected = {"dot.1": (block, True), "fusion": (block, False), "copy": (UNKNOWN, False)}
     assert sources_of(program) == expected
 

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from attention.modules.skip_gram import SkipGram
+from attention.modules.embeddings import SkipGram
 from experiments.config.mesh import MeshPart
 from experiments.data.skip_grams import SkipGramBatch
 from experiments.training.loss import negative_sampling_losses, per_token

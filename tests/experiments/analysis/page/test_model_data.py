@@ -12,7 +12,7 @@ import jax
 import numpy as np
 import pytest
 
-from attention.modules.norms import Norm
+from attention.modules.layers import Norm
 from configs import char_lm, masked_lm, multi30k, toy_translation
 from experiments.analysis.collect import RETURNING, attended
 from experiments.analysis.page.model_data import (

@@ -1,0 +1,635 @@
+"""Models: embed, map with stacks, and score a vocabulary or classes."""
+
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from flax import nnx
+from jax import Array
+from jax.typing import DTypeLike
+
+from attention.modules.config import TransformerConfig
+from attention.modules.context import (
+    AxisNames,
+    CacheSpec,
+    Context,
+    Output,
+    add_losses,
+    and_mask,
+    apply_layer,
+    constrain_logits,
+    unconstrained,
+)
+from attention.modules.embeddings import Embedding, make_output, score_vocabulary
+from attention.modules.layers import activation_of, linear, named, split_rng, table
+from attention.modules.transformer import (
+    Decoder,
+    DecoderCache,
+    Encoder,
+    MakeLayer,
+    embed_and_apply,
+)
+from attention.primitives import masks
+from attention.primitives.cache import Constant
+from attention.primitives.masks import Mask
+
+
+class LanguageModel(nnx.Module):
+    """Embed tokens, map them with a causal decoder, and score the next token (GPT)."""
+
+    is_prompted = True  # `prefill` reads the beginning of the text
+
+    def __init__(
+        self,
+        embedding: Embedding,
+        decoder: Decoder,
+        *,
+        output: Callable[[Array], Array] | None = None,
+    ) -> None:
+        """Assemble a model.
+
+        Args:
+            embedding: of the tokens.
+            decoder: without cross-attention.
+            output: maps features to scores of the vocabulary; None for the embedding.
+        """
+        self.embedding = embedding
+        self.decoder = decoder
+        self.output = output
+
+    @classmethod
+    def from_config(
+        cls,
+        config: TransformerConfig,
+        *,
+        vocab_size: int,
+        causal: bool = True,
+        rngs: nnx.Rngs,
+        make_layer: MakeLayer | None = None,
+    ) -> "LanguageModel":
+        """Make a Transformer; `causal` and `make_layer` are those of `Decoder.from_config`."""
+        return cls(
+            Embedding.from_config(vocab_size, config, rngs=rngs),
+            Decoder.from_config(
+                config, causal=causal, cross=False, rngs=rngs, make_layer=make_layer
+            ),
+            output=make_output(config, vocab_size, rngs),
+        )
+
+    def decode(self, tokens: Array, **options: object) -> Output:
+        """Map tokens `[..., T]` to features `[..., T, D]` for `logits`.
+
+        Args:
+            tokens: ids.
+            options: fields of `Context`, and `embedding_positions`, as in `embed_and_apply`. To a
+                mask a causal decoder adds the causal mask; a cache is that of `new_cache`.
+
+        Raises:
+            ValueError: more tokens than `max_length` or than the cache can hold; positions beside a
+                cache.
+        """
+        return embed_and_apply(self.embedding, self.decoder, tokens, **options)
+
+    def logits(self, features: Array) -> Array:
+        """Map features `[..., D]` to scores of the next token `[..., V]`."""
+        return score_vocabulary(self.output, self.embedding, features)
+
+    def __call__(self, tokens: Array, **options: object) -> Output:
+        """Score each next token of `[..., T]`: an output with logits `[..., T, V]`.
+
+        The options are those of `decode`.
+        """
+        output = self.decode(tokens, **options)
+        return output._replace(logits=constrain_logits(self.logits(output.features), options))
+
+    def new_cache(self, batch: Sequence[int], size: int, **options: object) -> DecoderCache:
+        """Return a cache that contains no tokens.
+
+        Args:
+            batch: the leading axes of the tokens.
+            size: largest number of tokens; of a ring, of its window.
+            options: other fields of `CacheSpec`.
+
+        Raises:
+            ValueError: a size above `max_length`, or a ring for positions that end.
+        """
+        self.embedding.check_length(size, "a cache of {} tokens")
+        if options.get("ring") and self.embedding.num_positions is not None:
+            raise ValueError(
+                f"learned positions end at max_length={self.embedding.num_positions}, and a ring "
+                "continues"
+            )
+        return self.decoder.new_cache(CacheSpec(batch=tuple(batch), size=size, **options))
+
+    @property
+    def vocab_size(self) -> int | None:
+        """Number of tokens; None if the embedding does not know it."""
+        return getattr(self.embedding, "vocab_size", None)
+
+    def max_input_length(self, max_tokens: int) -> int | None:
+        """Return the largest number of input tokens that `prefill` accepts; None if any."""
+        longest = self.embedding.max_length
+        if longest is None:
+            return None
+        return longest + 1 - (max_tokens if self.embedding.num_positions is not None else 0)
+
+    def prefill(
+        self,
+        inputs: Array,
+        lengths: Array,
+        *,
+        max_tokens: int,
+        cache_dtype: DTypeLike | None = None,
+    ) -> tuple[DecoderCache, Array]:
+        """Read all but the last token of each prompt; see `attention.decoding.GenerativeModel`.
+
+        A model without learned positions continues beyond `max_length`: each token then attends to
+        the last `max_length` tokens.
+
+        Raises:
+            ValueError: more positions than the embedding has.
+        """
+        batch, num_tokens = inputs.shape
+        size, longest = num_tokens - 1 + max_tokens, self.embedding.max_length
+        ring = longest is not None and size > longest
+        if ring and self.embedding.num_positions is not None:
+            raise ValueError(
+                f"a prompt of {num_tokens} tokens and max_tokens={max_tokens} need {size} "
+                f"positions, and the embedding has max_length={longest}"
+            )
+        cache = self.new_cache((batch,), longest if ring else size, ring=ring, dtype=cache_dtype)
+        if num_tokens > 1:
+            cache = self.decode(inputs[:, :-1], cache=cache, lengths=lengths - 1).cache
+        last = jnp.take_along_axis(inputs, lengths[:, None] - 1, axis=1)[:, 0]
+        return cache, last
+
+    def step(
+        self, state: DecoderCache, tokens: Array, *, returning: Collection[str] = ()
+    ) -> tuple[Output, DecoderCache]:
+        """Read the next tokens `[B]`; return an output with logits `[B, V]`, and the state."""
+        output = self.decode(tokens[:, None], cache=state, returning=returning)
+        return output._replace(logits=self.logits(output.features[:, -1])), output.cache
+
+
+class PredictionHead(nnx.Module):
+    """A linear layer, an activation and a norm before the scores (Devlin et al. 2019)."""
+
+    def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs) -> None:
+        """Make the head with the activation and the norm of a config."""
+        self.linear = linear(
+            {"embed": config.width},
+            {"hidden": config.width},
+            **config.linear_options(rngs),
+        )
+        self.activation = config.activation
+        self.norm = config.make_norm(rngs)
+
+    def __call__(self, features: Array) -> Array:
+        """Map `[..., D]` to `[..., D]`."""
+        return self.norm(activation_of(self.activation)(self.linear(features)))
+
+
+class MaskedLanguageModel(nnx.Module):
+    """Embed tokens, encode them, and score each position (Devlin et al. 2019, section 3.1)."""
+
+    def __init__(
+        self,
+        embedding: Embedding,
+        encoder: Encoder,
+        *,
+        head: Callable[[Array], Array] | None = None,
+        output: Callable[[Array], Array] | None = None,
+    ) -> None:
+        """Assemble a model.
+
+        Args:
+            embedding: of the tokens.
+            encoder: maps `[..., T, D]` to `[..., T, D]`.
+            head: maps features before they are scored, such as `PredictionHead`.
+            output: maps features to scores of the vocabulary; None for the embedding.
+        """
+        self.embedding = embedding
+        self.encoder = encoder
+        self.head = head
+        self.output = output
+
+    @classmethod
+    def from_config(
+        cls,
+        config: TransformerConfig,
+        *,
+        vocab_size: int,
+        rngs: nnx.Rngs,
+        has_head: bool = False,
+        make_layer: MakeLayer | None = None,
+    ) -> "MaskedLanguageModel":
+        """Make a Transformer, with the `PredictionHead` of BERT if `has_head`."""
+        return cls(
+            Embedding.from_config(vocab_size, config, rngs=rngs),
+            Encoder.from_config(config, rngs=rngs, make_layer=make_layer),
+            head=PredictionHead(config, rngs=rngs) if has_head else None,
+            output=make_output(config, vocab_size, rngs),
+        )
+
+    def encode(
+        self, tokens: Array, *, token_types: Array | None = None, **options: object
+    ) -> Output:
+        """Map tokens `[..., T]` to contextual features `[..., T, D]`.
+
+        Args:
+            tokens: ids.
+            token_types: `[..., T]`, as in `Embedding`.
+            options: fields of `Context`, and `embedding_positions`, as in `embed_and_apply`.
+                Without a mask or lengths padding is attended to.
+
+        Raises:
+            ValueError: more tokens than `max_length`.
+        """
+        embedding = partial(self.embedding, token_types=token_types)
+        return embed_and_apply(embedding, self.encoder, tokens, **options)
+
+    def logits(self, features: Array) -> Array:
+        """Map features `[..., D]` to scores of the vocabulary `[..., V]`."""
+        features = features if self.head is None else self.head(features)
+        return score_vocabulary(self.output, self.embedding, features)
+
+    def __call__(self, tokens: Array, **options: object) -> Output:
+        """Score every position of `[..., T]`: an output with logits `[..., T, V]`.
+
+        The options are those of `encode`.
+        """
+        output = self.encode(tokens, **options)
+        return output._replace(logits=constrain_logits(self.logits(output.features), options))
+
+
+class EncoderDecoderState(NamedTuple):
+    """The state of an encoder-decoder between decoding steps.
+
+    Attributes:
+        encoder_mask: a `Constant` with the mask of the encoder output.
+        cache: of the decoder, which contains keys and values of the encoder output.
+    """
+
+    encoder_mask: Constant
+    cache: DecoderCache
+
+
+class EncoderDecoder(nnx.Module):
+    """Encode a source, and score each next target token with a decoder (Vaswani et al. 2017)."""
+
+    is_prompted = False  # `prefill` reads a source, not the beginning of the target
+
+    def __init__(
+        self,
+        source_embedding: Embedding | None,
+        encoder: Encoder,
+        target_embedding: Embedding,
+        decoder: Decoder,
+        *,
+        output: Callable[[Array], Array] | None = None,
+    ) -> None:
+        """Assemble a model.
+
+        Args:
+            source_embedding: of the source; None for that of the target. One without a table of its
+                own uses the table of the target.
+            encoder: maps `[..., S, D]` to `[..., S, D]`.
+            target_embedding: of the target.
+            decoder: with cross-attention.
+            output: maps features to scores of the vocabulary; None for the target embedding.
+        """
+        self.source_embedding = source_embedding
+        self.encoder = encoder
+        self.target_embedding = target_embedding
+        self.decoder = decoder
+        self.output = output
+
+    @classmethod
+    def from_config(
+        cls,
+        config: TransformerConfig,
+        *,
+        source_vocab_size: int,
+        target_vocab_size: int,
+        rngs: nnx.Rngs,
+        make_encoder_layer: MakeLayer | None = None,
+        make_decoder_layer: MakeLayer | None = None,
+    ) -> "EncoderDecoder":
+        """Make a Transformer.
+
+        With tie="all" or "embeddings" source and target have one token table; learned positions
+        are separate.
+
+        Raises:
+            ValueError: one table for vocabularies of different size.
+        """
+        is_shared = config.tie in ("all", "embeddings")
+        if is_shared and source_vocab_size != target_vocab_size:
+            raise ValueError(
+                f"tie={config.tie!r} needs one vocabulary, got {source_vocab_size} source and "
+                f"{target_vocab_size} target words: use tie='output' or 'none'"
+            )
+        own_vocab_size = None if is_shared else source_vocab_size
+        return cls(
+            Embedding.from_config(own_vocab_size, config, rngs=rngs),
+            Encoder.from_config(config, rngs=rngs, make_layer=make_encoder_layer),
+            Embedding.from_config(target_vocab_size, config, rngs=rngs),
+            Decoder.from_config(config, rngs=rngs, make_layer=make_decoder_layer),
+            output=make_output(config, target_vocab_size, rngs),
+        )
+
+    def encode(self, source: Array, **options: object) -> Output:
+        """Map source tokens `[..., S]` to features `[..., S, D]`, the encoder output.
+
+        Args:
+            source: token ids.
+            options: fields of `Context`, and `embedding_positions`, as in `embed_and_apply`.
+                Without a mask or lengths padding is attended to.
+
+        Raises:
+            ValueError: more tokens than `max_length`.
+        """
+        embedding = self.source_embedding or self.target_embedding
+        embedding.check_length(source.shape[-1], "a source of {} tokens")
+        if embedding.tokens is None:
+            embedding = partial(embedding, table=self.target_embedding.tokens[...])
+        return embed_and_apply(embedding, self.encoder, source, **options)
+
+    def decode(self, target: Array, encoder_output: Array | None, **options: object) -> Output:
+        """Map target tokens `[..., T]` to features `[..., T, D]` for `logits`.
+
+        Args:
+            target: token ids, with the start token in front.
+            encoder_output: `[..., S, D]`; None with a cache, which contains its keys and values.
+            options: other fields of `Context`, and `embedding_positions`, as in `embed_and_apply`.
+                Without an `encoder_mask` padding is attended to; to a `mask` the causal mask is
+                added; a cache is that of `new_cache`.
+        """
+        options |= {"encoder_output": encoder_output}
+        return embed_and_apply(self.target_embedding, self.decoder, target, **options)
+
+    def logits(self, features: Array) -> Array:
+        """Map features `[..., D]` to scores of the next token `[..., V]`."""
+        return score_vocabulary(self.output, self.target_embedding, features)
+
+    def __call__(
+        self,
+        source: Array,
+        target: Array,
+        *,
+        source_mask: Mask | Array | None = None,
+        encoder_mask: Mask | Array | None = None,
+        source_lengths: Array | None = None,
+        target_mask: Mask | Array | None = None,
+        rng: Array | None = None,
+        returning: Collection[str] = (),
+        constrain: Callable[[Array, AxisNames], Array] = unconstrained,
+    ) -> Output:
+        """Score each next target token.
+
+        Args:
+            source: ids `[..., S]`.
+            target: ids `[..., T]`, with the start token in front.
+            source_mask: of self-attention in the encoder.
+            encoder_mask: of cross-attention.
+            source_lengths: int `[...]`, number of valid tokens of each source; with None and no
+                mask, padding is attended to.
+            target_mask: of self-attention in the decoder; the causal mask is added to it.
+            rng: random key of dropout; None turns dropout off.
+            returning: as in `Context`.
+            constrain: as in `Context`.
+
+        Returns:
+            The output of the decoder, with logits `[..., T, V]`, the losses of both stacks, and the
+            output of the encoder as `encoder`.
+        """
+        encoder_rng, decoder_rng = split_rng(rng, 2)
+        options = {"returning": returning, "constrain": constrain}
+        encoded = self.encode(
+            source,
+            mask=source_mask,
+            lengths=source_lengths,
+            rng=encoder_rng,
+            **options,
+        )
+        if source_lengths is not None:
+            encoder_mask = and_mask(masks.lengths(source_lengths), encoder_mask)
+        output = self.decode(
+            target,
+            encoded.features,
+            encoder_mask=encoder_mask,
+            mask=target_mask,
+            rng=decoder_rng,
+            **options,
+        )
+        losses = add_losses(encoded.losses, output.losses)
+        logits = constrain_logits(self.logits(output.features), options)
+        return output._replace(logits=logits, losses=losses, encoder=encoded)
+
+    def new_cache(self, encoder_output: Array, size: int, **options: object) -> DecoderCache:
+        """Return a cache for `decode`, with keys and values of an encoder output `[..., S, D]`.
+
+        Args:
+            encoder_output: what `decode` attends to.
+            size: largest number of target tokens.
+            options: other fields of `CacheSpec`.
+
+        Raises:
+            ValueError: a size above `max_length`.
+        """
+        self.target_embedding.check_length(size, "a cache of {} tokens")
+        batch = encoder_output.shape[:-2]
+        spec = CacheSpec(batch=batch, size=size, encoder_output=encoder_output, **options)
+        return self.decoder.new_cache(spec)
+
+    @property
+    def vocab_size(self) -> int | None:
+        """Number of target tokens; None if the embedding does not know it."""
+        return getattr(self.target_embedding, "vocab_size", None)
+
+    @property
+    def input_vocab_size(self) -> int | None:
+        """Number of source tokens; None if the embedding does not know it."""
+        source = self.source_embedding
+        uses_target_table = source is None or source.tokens is None
+        return self.vocab_size if uses_target_table else getattr(source, "vocab_size", None)
+
+    def max_input_length(self, max_tokens: int) -> int | None:
+        """Return the largest number of source tokens that `prefill` accepts; None if any."""
+        del max_tokens  # it is limited by the target embedding alone
+        return (self.source_embedding or self.target_embedding).max_length
+
+    def prefill(
+        self,
+        inputs: Array,
+        lengths: Array,
+        *,
+        max_tokens: int,
+        cache_dtype: DTypeLike | None = None,
+    ) -> tuple[EncoderDecoderState, None]:
+        """Encode a source; see `attention.decoding.GenerativeModel`.
+
+        Raises:
+            ValueError: `max_tokens` above `max_length`.
+        """
+        self.target_embedding.check_length(max_tokens, "a target of max_tokens={}")
+        mask = masks.lengths(lengths)
+        encoded = self.encode(inputs, mask=None, lengths=lengths)
+        cache = self.new_cache(encoded.features, max_tokens, dtype=cache_dtype)
+        return EncoderDecoderState(Constant(mask), cache), None
+
+    def step(
+        self, state: EncoderDecoderState, tokens: Array, *, returning: Collection[str] = ()
+    ) -> tuple[Output, EncoderDecoderState]:
+        """Read the next tokens `[B]`; return an output with logits `[B, V]`, and the state."""
+        output = self.decode(
+            tokens[:, None],
+            None,
+            encoder_mask=state.encoder_mask.value,
+            cache=state.cache,
+            returning=returning,
+        )
+        logits = self.logits(output.features[:, -1])
+        return output._replace(logits=logits), state._replace(cache=output.cache)
+
+
+class MeanPooling(nnx.Module):
+    """The mean of the features of the valid tokens."""
+
+    def before(self, vectors: Array, lengths: Array | None) -> tuple[Array, Array | None]:
+        """Return the inputs of the encoder as they are."""
+        return vectors, lengths
+
+    def __call__(self, features: Array, lengths: Array | None) -> Array:
+        """Map `[..., S, D]` to `[..., D]`; 0 for rows without a token."""
+        return mean(features, lengths)
+
+
+class ClassToken(nnx.Module):
+    """The features of a learned vector in front of the inputs.
+
+    "[CLS]" of Devlin et al. 2019, section 3; Dosovitskiy et al. 2021, equation 4.
+    """
+
+    def __init__(self, width: int, *, param_dtype: DTypeLike = jnp.float32, rngs: nnx.Rngs) -> None:
+        """Make the vector, with entries of unit variance."""
+        init = nnx.initializers.normal(1.0)
+        self.vector = table((1, width), (None, "embed"), init=init, dtype=param_dtype, rngs=rngs)
+
+    def before(self, vectors: Array, lengths: Array | None) -> tuple[Array, Array | None]:
+        """Prepend the vector to `[..., S, D]`: `[..., 1 + S, D]`."""
+        shape = (*vectors.shape[:-2], 1, vectors.shape[-1])
+        front = jnp.broadcast_to(self.vector[...], shape).astype(vectors.dtype)
+        lengths = None if lengths is None else lengths + 1
+        return jnp.concatenate([front, vectors], axis=-2), lengths
+
+    def __call__(self, features: Array, lengths: Array | None) -> Array:
+        """Map `[..., 1 + S, D]` to `[..., D]`."""
+        del lengths
+        return features[..., 0, :]
+
+
+# name -> f(width, *, param_dtype, rngs). Add your own.
+POOLINGS: dict[str, Callable[..., Any]] = {
+    "mean": lambda width, *, param_dtype, rngs: MeanPooling(),
+    "class_token": ClassToken,
+}
+
+
+class Classifier(nnx.Module):
+    """Embed inputs, encode them, pool the features, and score classes."""
+
+    def __init__(
+        self,
+        embedding: Callable[..., Array],
+        encoder: Encoder,
+        pooling: MeanPooling | ClassToken,
+        output: Callable[[Array], Array],
+    ) -> None:
+        """Assemble a classifier.
+
+        Args:
+            embedding: `embedding(inputs, rng=...)` to `[..., S, D]`, such as `Embedding` or
+                `PatchEmbedding`.
+            encoder: maps `[..., S, D]` to `[..., S, D]`.
+            pooling: a module with the methods of `ClassToken`.
+            output: maps pooled features `[..., D]` to scores `[..., C]`.
+        """
+        self.embedding = embedding
+        self.encoder = encoder
+        self.pooling = pooling
+        self.output = output
+
+    @classmethod
+    def from_config(
+        cls,
+        config: TransformerConfig,
+        embedding: Callable[..., Array],
+        *,
+        num_classes: int,
+        pooling: str | Callable[..., Any] = "mean",
+        rngs: nnx.Rngs,
+        make_layer: MakeLayer | None = None,
+    ) -> "Classifier":
+        """Make the encoder of a config and a linear output.
+
+        Args:
+            config: of the encoder.
+            embedding: as in `__init__`.
+            num_classes: C.
+            pooling: a name in `POOLINGS`, or a function like those.
+            rngs: source of the initial parameters.
+            make_layer: as in `Encoder.from_config`.
+
+        Raises:
+            ValueError: an unknown pooling.
+        """
+        make_pooling = named("pooling", pooling, "POOLINGS", POOLINGS)
+        kinds = {"param_dtype": config.param_dtype, "rngs": rngs}
+        return cls(
+            embedding,
+            Encoder.from_config(config, rngs=rngs, make_layer=make_layer),
+            make_pooling(config.width, **kinds),
+            linear({"embed": config.width}, {"classes": num_classes}, dtype=config.dtype, **kinds),
+        )
+
+    def __call__(
+        self,
+        inputs: Array,
+        *,
+        lengths: Array | None = None,
+        rng: Array | None = None,
+        returning: Collection[str] = (),
+        **options: Callable[..., Any],
+    ) -> Output:
+        """Score the classes: an output with logits `[..., C]`.
+
+        Args:
+            inputs: what the embedding takes, such as ids `[..., S]`.
+            lengths: `[...]`, number of valid tokens per row; S if None.
+            rng: random key of dropout; None turns dropout off.
+            returning: as in `Context`.
+            options: `constrain` and `attend`, as in `Context`.
+
+        Raises:
+            ValueError: as the embedding.
+        """
+        embedding_rng, layers_rng = split_rng(rng, 2)
+        vectors = self.embedding(inputs, rng=embedding_rng)
+        vectors, lengths = self.pooling.before(vectors, lengths)
+        context = Context(lengths=lengths, rng=layers_rng, returning=returning, **options)
+        output = apply_layer(self.encoder, vectors, context)
+        logits = self.output(self.pooling(output.features, lengths))
+        return output._replace(logits=context.shard(logits, "classes"))
+
+
+def mean(features: Array, lengths: Array | None) -> Array:
+    """Return the mean of the first `lengths` `[...]` features of `[..., S, D]`; 0 of none."""
+    if lengths is None:
+        return features.mean(axis=-2)
+    counts = jnp.broadcast_to(jnp.arange(features.shape[-2]), features.shape[:-1])
+    counts = counts < lengths[..., None]
+    total = jnp.sum(features, axis=-2, where=counts[..., None])
+    number = jnp.maximum(counts.sum(axis=-1, keepdims=True), 1)
+    return total / number.astype(total.dtype)
