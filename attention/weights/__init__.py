@@ -7,9 +7,8 @@ and tensors, which is read in both directions.
 """
 
 from attention.weights.checkpoint import FAMILIES, Source, load, save
-from attention.weights.family import Family, Settings
-from attention.weights.layouts import Layout, Rule
 from attention.weights.own import MODELS
+from attention.weights.rules import Family, Layout, Rule, Settings
 from attention.weights.tokenizer import Tokenizer, load_tokenizer
 
 __all__ = [

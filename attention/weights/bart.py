@@ -6,8 +6,15 @@ from jax import Array
 
 from attention.modules import EncoderDecoder, LearnedPositions, TransformerConfig
 from attention.primitives.positions import sinusoidal
-from attention.weights.family import Family, Settings
-from attention.weights.layouts import WITH_LEADING_AXIS, Rule, attention, linear, norm
+from attention.weights.rules import (
+    WITH_LEADING_AXIS,
+    Family,
+    Rule,
+    Settings,
+    attention,
+    linear,
+    norm,
+)
 
 OFFSET = 2  # rows of the table of positions of BART that no token uses
 

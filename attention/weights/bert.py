@@ -3,8 +3,7 @@
 from flax import nnx
 
 from attention.modules import MaskedLanguageModel, TransformerConfig
-from attention.weights.family import Family, Settings
-from attention.weights.layouts import Rule, attention, linear, norm, transposed
+from attention.weights.rules import Family, Rule, Settings, attention, linear, norm, transposed
 
 
 def config(settings: Settings) -> TransformerConfig:

@@ -1,8 +1,16 @@
 """GPT-2 (Radford et al. 2019)."""
 
 from attention.modules import TransformerConfig
-from attention.weights.family import Family, Settings, language_model
-from attention.weights.layouts import FLAT, Rule, matrix, norm, transposed
+from attention.weights.rules import (
+    FLAT,
+    Family,
+    Rule,
+    Settings,
+    language_model,
+    matrix,
+    norm,
+    transposed,
+)
 
 
 def config(settings: Settings) -> TransformerConfig:

@@ -4,8 +4,16 @@ from typing import Any
 
 from attention.modules import Rotary, TransformerConfig
 from attention.primitives.choice import one_of
-from attention.weights.family import Family, Settings, language_model
-from attention.weights.layouts import Rule, attention, linear, norm, transposed
+from attention.weights.rules import (
+    Family,
+    Rule,
+    Settings,
+    attention,
+    language_model,
+    linear,
+    norm,
+    transposed,
+)
 
 
 def config(settings: Settings) -> TransformerConfig:

@@ -9,10 +9,10 @@ from flax import nnx
 
 from attention.modules import EncoderDecoder, LanguageModel, MaskedLanguageModel, TransformerConfig
 from attention.primitives.choice import one_of
-from attention.weights.compare import DTYPES
-from attention.weights.family import Family, Settings
+from attention.weights.rules import Family, Settings
 
 MODEL_TYPE = "attention"
+DTYPES = ("dtype", "param_dtype")
 
 
 def _vocab_sizes(model: EncoderDecoder) -> dict[str, int]:

@@ -5,8 +5,7 @@ from flax import nnx
 from attention.modules import EncoderDecoder, Relative, TransformerConfig
 from attention.modules.embeddings import Embedding, make_output
 from attention.modules.transformer import Decoder, Encoder
-from attention.weights.family import Family, Settings
-from attention.weights.layouts import Rule, attention, linear, transposed
+from attention.weights.rules import Family, Rule, Settings, attention, linear, transposed
 
 
 def config(settings: Settings) -> TransformerConfig:

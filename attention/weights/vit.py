@@ -5,10 +5,11 @@ from flax import nnx
 from jax import Array
 
 from attention.modules import Classifier, ClassToken, PatchEmbedding, TransformerConfig
-from attention.weights.family import Family, Settings
-from attention.weights.layouts import (
+from attention.weights.rules import (
     WITH_LEADING_AXIS,
+    Family,
     Rule,
+    Settings,
     attention,
     linear,
     norm,
