@@ -117,7 +117,10 @@ def llama3_scaling(factor: float, original_length: int) -> Scaling:
 def yarn_scaling(factor: float, original_length: int) -> Scaling:
     """Scale as Llama 3 between 1 and 32 rotations, and the vectors too (YaRN, Peng et al. 2024).
 
-    Queries and keys are both multiplied by 0.1 ln(factor) + 1, the √(1/t) of section 3. The
+    A frequency f becomes u·f + (1 - u)·f / factor, where u = clip((r - 1) / 31, 0, 1) and
+    r = original_length·f / 2π is its number of rotations. Queries and keys are both multiplied by
+    0.1 ln(factor) + 1, the √(1/t) of section 3. Released models with rope_type "yarn" differ: u is
+    linear in the index of the frequency, between the indices of 32 rotations and of 1. The
     arguments are those of `llama3_scaling`.
     """
     return _piecewise_scaling(factor, original_length, 32, 0.1 * math.log(factor) + 1)

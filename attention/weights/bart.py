@@ -1,5 +1,7 @@
 """BART (Lewis et al. 2020) and Marian (Junczys-Dowmunt et al. 2018)."""
 
+from dataclasses import replace
+
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
@@ -12,6 +14,7 @@ from attention.weights.rules import (
     Rule,
     Settings,
     attention,
+    encoder_decoder,
     linear,
     norm,
 )
@@ -41,8 +44,8 @@ def sines_then_cosines(positions: Array, width: int) -> Array:
 def config(settings: Settings) -> TransformerConfig:
     """Return the config of a checkpoint."""
     is_bart = settings["model_type"] == "bart"
-    settings.require_equal("encoder_attention_heads", "decoder_attention_heads")
-    settings.require_equal("encoder_ffn_dim", "decoder_ffn_dim")
+    settings.require("decoder_attention_heads", settings["encoder_attention_heads"])
+    settings.require("decoder_ffn_dim", settings["encoder_ffn_dim"])
     settings.require("normalize_before", False)
     settings.require("add_final_layer_norm", False)
     settings.require("share_encoder_decoder_embeddings", True)
@@ -69,10 +72,7 @@ def config(settings: Settings) -> TransformerConfig:
 
 def build(settings: Settings, config: TransformerConfig, rngs: nnx.Rngs) -> EncoderDecoder:
     """Return the model of a checkpoint."""
-    size = settings["vocab_size"]
-    model = EncoderDecoder.from_config(
-        config, source_vocab_size=size, target_vocab_size=size, rngs=rngs
-    )
+    model = encoder_decoder(settings, config, rngs)
     for embedding in (model.source_embedding, model.target_embedding):
         embedding.positions = sines_then_cosines
         if settings["model_type"] == "bart":
@@ -115,19 +115,15 @@ BART = Family(
     config,
     build,
     rules,
-    ignored=(
-        "lm_head.weight",
-        "model.encoder.embed_tokens.weight",
-        "model.decoder.embed_tokens.weight",
-        "model.encoder.version",
-        "model.decoder.version",
-    ),
+    copies={
+        "lm_head.weight": "model.shared.weight",
+        "model.encoder.embed_tokens.weight": "model.shared.weight",
+        "model.decoder.embed_tokens.weight": "model.shared.weight",
+    },
+    ignored=("model.encoder.version", "model.decoder.version"),
     renames=((r"^(shared|encoder|decoder)\.", r"model.\1."),),
 )
-MARIAN = Family(
-    config,
-    build,
-    rules,
+MARIAN = replace(
+    BART,
     ignored=(*BART.ignored, "model.*.embed_positions.weight"),  # sinusoidal
-    renames=BART.renames,
 )

@@ -3,7 +3,7 @@
 from flax import nnx
 
 from attention.modules import MaskedLanguageModel, TransformerConfig
-from attention.weights.rules import Family, Rule, Settings, attention, linear, norm, transposed
+from attention.weights.rules import Family, Rule, Settings, attention, linear, norm
 
 
 def config(settings: Settings) -> TransformerConfig:
@@ -54,8 +54,7 @@ def rules(settings: Settings) -> list[Rule]:
         *linear("head.linear", "cls.predictions.transform.dense"),
         *norm("head.norm", "cls.predictions.transform.LayerNorm"),
         Rule("embedding.bias", "cls.predictions.bias"),
-        Rule("output.kernel", "cls.predictions.decoder.weight", transposed()),
-        Rule("output.bias", "cls.predictions.bias"),
+        *linear("output", "cls.predictions.decoder"),
     ]
 
 
@@ -63,11 +62,16 @@ BERT = Family(
     config,
     build,
     rules,
+    copies={
+        "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+        "cls.predictions.decoder.bias": "cls.predictions.bias",
+        "cls.predictions.bias": "cls.predictions.decoder.bias",  # of an output that is not tied
+    },
     ignored=(
         "bert.pooler.*",
         "bert.embeddings.position_ids",
         "cls.seq_relationship.*",
-        "cls.predictions.decoder.*",
+        "cls.predictions.bias",  # of no use beside the bias of an output that is not tied
     ),
     renames=((r"LayerNorm\.gamma$", "LayerNorm.weight"), (r"LayerNorm\.beta$", "LayerNorm.bias")),
 )

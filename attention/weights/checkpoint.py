@@ -1,8 +1,9 @@
 """Load a model from a folder, and save it in the same layout."""
 
 import json
+import math
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,13 @@ from attention.weights.files import Tensor, list_tensors, read_json, write_check
 from attention.weights.gpt2 import GPT2
 from attention.weights.llama import LLAMA
 from attention.weights.own import DTYPES, MODEL_TYPE, OWN, describe
-from attention.weights.rules import Family, Parameter, Rule, Settings, fill, parameters_of
+from attention.weights.rules import (
+    Family,
+    Part,
+    Settings,
+    parameters_of,
+    parts_by_tensor,
+)
 from attention.weights.t5 import T5
 from attention.weights.vit import VIT
 
@@ -46,6 +53,8 @@ DTYPE_FIELDS = ("dtype", "torch_dtype")
 # Attributes of modules that options of `load` may change.
 OPTIONS_OF_LOAD = (*DTYPES, "dropout", "implementation", "max_length")
 
+FLOATING = ("F64", "F32", "F16", "BF16")  # names of safetensors
+
 
 @dataclass(frozen=True)
 class Source:
@@ -61,15 +70,6 @@ class Source:
     def settings(self) -> Settings:
         """Fields of config.json, such as `eos_token_id` and `decoder_start_token_id`."""
         return Settings(json.loads(self.text))
-
-
-@dataclass(frozen=True)
-class _Place:
-    """A parameter, its rule, and the name of the tensor of each of its layers."""
-
-    parameter: Parameter
-    rule: Rule
-    names: tuple[str, ...]
 
 
 def load(
@@ -99,13 +99,17 @@ def load(
 
     Raises:
         FileNotFoundError: no folder, no config.json or no tensors. Nothing is downloaded.
-        ValueError: another architecture; a tensor that is missing, unexpected or has another shape;
-            an option that is not a field.
+        ValueError: another architecture; a config.json that is damaged or not supported; a tensor
+            that is missing, unexpected or has another shape; an option that is not a field.
     """
     if model is not None and options:
         raise ValueError(f"model= is used as it is: it takes no {', '.join(options)}")
     for name in options:
         one_of("options of load", name, tuple(each.name for each in fields(TransformerConfig)))
+    if param_dtype is not None:
+        options |= {"param_dtype": param_dtype}
+    for name in options.keys() & set(DTYPES):
+        _check_dtype(name, options[name])
     folder = Path(folder)
     if not folder.is_dir():
         raise FileNotFoundError(
@@ -114,17 +118,14 @@ def load(
         )
     settings = Settings(read_json(folder / "config.json"))
     family = _family(settings)
-    if param_dtype is not None:
-        options |= {"param_dtype": param_dtype}
     abstract = _abstract(family, settings, options) if model is None else model
-    parameters = parameters_of(abstract)
+    parts = parts_by_tensor(parameters_of(abstract), family, settings)
     tensors = list_tensors(folder, family.rename)
-    places = _places(parameters, family, settings)
-    _check(places, tensors, family, settings["model_type"], "config" if model is None else "model")
-    values = {}
-    for place in sorted(places, key=lambda place: -place.parameter.value.size):
-        values[place.parameter.key] = _read(place, tensors, param_dtype)
-    loaded = fill(abstract, values)
+    user = "its config.json" if model is None else "model="
+    if problems := list(_problems(parts, tensors, family, user)):
+        more = f"; {len(problems) - 1} more tensors do not fit" if len(problems) > 1 else ""
+        raise ValueError(f"the {settings['model_type']} checkpoint {problems[0]}{more}")
+    loaded = _filled(abstract, parts, tensors, param_dtype)
     loaded.source = Source(json.dumps(settings))
     return loaded
 
@@ -160,31 +161,20 @@ def save(
     else:
         settings = Settings(describe(model, config))
     family = _family(settings)
-    parameters = parameters_of(model)
     if family is not OWN or "config" in settings:
         ignored = () if isinstance(config, TransformerConfig) else OPTIONS_OF_LOAD
         kind = settings["model_type"]
-        check_model(model, _abstract(family, settings, {}), kind, ignored=ignored)
-    parts: dict[str, list[tuple[Rule, Parameter, int]]] = {}
-    for place in _places(parameters, family, settings):
-        for index, name in enumerate(place.names):
-            parts.setdefault(name, []).append((place.rule, place.parameter, index))
+        _check_model(model, _abstract(family, settings, {}), kind, ignored=ignored)
+    parts = parts_by_tensor(parameters_of(model), family, settings)
 
     def tensor(name: str) -> np.ndarray:
-        ordered = sorted(parts[name], key=lambda part: part[0].start)
-        written = [
-            rule.layout.write(parameter.of_layer(index)) for rule, parameter, index in ordered
-        ]
-        axis = ordered[0][0].axis
+        written = [part.rule.layout.write(part.parameter.read()) for part in parts[name]]
+        axis = parts[name][0].rule.axis
         return written[0] if axis is None else np.concatenate(written, axis=axis)
 
-    sizes = {
-        name: sum(
-            parameter.value.nbytes // len(parameter.layers) for _, parameter, _ in parts[name]
-        )
-        for name in sorted(parts)
-    }
-    dtype = max((parameter.value for parameter in parameters), key=lambda value: value.size).dtype
+    dtypes = {name: parts[name][0].parameter.value.dtype for name in sorted(parts)}
+    sizes = {name: math.prod(parts[name][-1].shape) * dtypes[name].itemsize for name in dtypes}
+    dtype = dtypes[max(sizes, key=lambda name: sizes[name])]
     settings |= {name: dtype.name for name in DTYPE_FIELDS if name in settings}
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -192,101 +182,132 @@ def save(
     write_checkpoint(folder, text, sizes, tensor, max_bytes)
 
 
+def _check_dtype(name: str, dtype: DTypeLike | None) -> None:
+    try:
+        is_float = dtype is None or jnp.issubdtype(np.dtype(dtype), jnp.floating)
+    except TypeError:
+        is_float = False
+    if not is_float:
+        raise ValueError(
+            f"{name} must be a floating dtype, such as 'bfloat16', 'float16' or 'float32', "
+            f"got {dtype!r}"
+        )
+
+
 def _family(settings: Settings) -> Family:
+    if "model_type" not in settings:
+        raise ValueError(
+            "config.json lacks 'model_type', so it is of no checkpoint of Hugging Face or of save: "
+            "a trained run is loaded by experiments.load_run(folder)"
+        )
     one_of("model_type in config.json", settings["model_type"], tuple(FAMILIES))
     return FAMILIES[settings["model_type"]]
 
 
 def _abstract(family: Family, settings: Settings, options: Mapping[str, Any]) -> nnx.Module:
-    config = replace(family.config(settings), **options)
-    return nnx.eval_shape(lambda: family.build(settings, config, nnx.Rngs(0)))
-
-
-def _places(parameters: Sequence[Parameter], family: Family, settings: Settings) -> list[_Place]:
-    """Return the tensors of each parameter.
+    """Return the model of a config.json with shapes for arrays.
 
     Raises:
-        ValueError: a parameter without a rule.
+        ValueError: a field that is missing, not supported, or of another type.
     """
-    rules = {}
-    if family.rules is not None:
-        rules = {rule.parameter: rule for rule in family.rules(settings)}
-    places = []
-    for parameter in parameters:
-        rule = rules.get(parameter.path)
-        if family.rules is None:
-            rule = Rule(parameter.path, parameter.path)
-        if rule is None:
-            kind = settings["model_type"]
-            path = parameter.path.replace("{i}", str(parameter.layers[0]))
-            raise ValueError(
-                f"the model has the parameter {path!r}, for which a {kind} checkpoint has no tensor"
-            )
-        names = tuple(rule.tensor.replace("{i}", str(layer)) for layer in parameter.layers)
-        places.append(_Place(parameter, rule, names))
-    return places
+    try:
+        config = replace(family.config(settings), **options)
+        return nnx.eval_shape(lambda: family.build(settings, config, nnx.Rngs(0)))
+    except (TypeError, AttributeError, ArithmeticError) as error:
+        raise ValueError(
+            f"config.json describes no {settings['model_type']} model: {error}"
+        ) from error
 
 
-def _check(
-    places: Sequence[_Place], tensors: Mapping[str, Tensor], family: Family, kind: str, origin: str
-) -> None:
-    """Raise a ValueError for a tensor that is missing, unexpected or has another shape.
+def _problems(
+    parts: Mapping[str, Sequence[Part]], tensors: dict[str, Tensor], family: Family, user: str
+) -> Iterator[str]:
+    """Yield what is wrong with tensors: missing, of another shape or dtype, or unexpected.
 
     Args:
-        places: tensors of the parameters.
-        tensors: of the checkpoint.
+        parts: of the tensors that the model needs.
+        tensors: of the checkpoint; those of which there is only a copy are added.
         family: of the checkpoint.
-        kind: its name.
-        origin: of the parameters, the word "config" or "model".
+        user: of the tensors, "its config.json" or "model=".
     """
-    expected = {name: place for place in places for name in place.names}
-    required = [name for name, place in expected.items() if place.rule.default is None]
-    missing = sorted(name for name in required if name not in tensors)
-    if missing:
-        given = "" if origin == "config" else ", which the model= needs"
-        raise ValueError(f"the {kind} checkpoint lacks the tensor {_first(missing)}{given}")
-    unexpected = [name for name in tensors if name not in expected and not family.is_ignored(name)]
-    if unexpected:
-        owner = "a model with this config" if origin == "config" else "the model="
-        raise ValueError(
-            f"the {kind} checkpoint contains the tensor {_first(unexpected)}, "
-            f"which {owner} does not have"
-        )
-    for name, place in expected.items():
-        needed = place.rule.tensor_shape(place.parameter.shape)
-        if name in tensors and tensors[name].shape != needed:
+    for copy, original in family.copies.items():
+        if copy not in tensors or copy in parts or original not in parts:
+            continue
+        if original not in tensors:
+            tensors[original] = tensors[copy]
+        elif not family.is_ignored(copy) and not _are_equal(tensors[copy], tensors[original]):
+            yield f"contains different tensors {original!r} and {copy!r}, which {user} ties"
+    for name, (*_, last) in parts.items():
+        is_float = jnp.issubdtype(last.parameter.value.dtype, jnp.floating)
+        if name not in tensors:
+            if last.rule.default is None:
+                yield f"lacks the tensor {name!r}, which {user} needs"
+        elif (shape := tensors[name].shape) != last.shape:
+            yield f"contains {name!r} with shape {shape}, and {user} needs {last.shape}"
+        elif is_float and (dtype := tensors[name].dtype) not in FLOATING:
+            yield f"contains {name!r} with dtype {dtype}: quantized checkpoints are not supported"
+    for name in tensors:
+        if not (name in parts or family.copies.get(name) in parts or family.is_ignored(name)):
+            yield f"contains the tensor {name!r}, which {user} does not use"
+
+
+def _are_equal(left: Tensor, right: Tensor) -> bool:
+    return left.shape == right.shape and np.array_equal(left.read(), right.read())
+
+
+def _filled(
+    model: nnx.Module,
+    parts: Mapping[str, Sequence[Part]],
+    tensors: Mapping[str, Tensor],
+    param_dtype: DTypeLike | None,
+) -> nnx.Module:
+    """Return a model with the arrays of a checkpoint, the largest of which are read first."""
+    layers: dict[tuple[Any, ...], list[Part]] = {}
+    for part in (part for each in parts.values() for part in each):
+        layers.setdefault(part.parameter.key, []).append(part)
+    values = {}
+    for key in sorted(layers, key=lambda key: -layers[key][0].parameter.value.size):
+        values[key] = _read(layers[key], tensors, param_dtype)
+    definition, state = nnx.split(model)
+    flat = []
+    for key, leaf in nnx.to_flat_state(state):
+        if key in values:
+            value = values.pop(key)
+            leaf = leaf.replace(value) if isinstance(leaf, nnx.Variable) else value
+        elif isinstance(leaf.get_value(), jax.ShapeDtypeStruct):
             raise ValueError(
-                f"the tensor {name!r} of the {kind} checkpoint has shape {tensors[name].shape}, "
-                f"and the {origin} needs {needed}"
+                f"the random state {'.'.join(map(str, key))} is in no checkpoint: pass a model= "
+                "with arrays, not one of nnx.eval_shape"
             )
+        flat.append((key, leaf))
+    return nnx.merge(definition, nnx.from_flat_state(flat))
 
 
-def _first(names: Sequence[str]) -> str:
-    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-    return f"{names[0]!r}{more}"
+def _read(
+    layers: Sequence[Part], tensors: Mapping[str, Tensor], param_dtype: DTypeLike | None
+) -> jax.Array:
+    """Return an array with the parameters of layers, in the order of their parts.
 
-
-def _read(place: _Place, tensors: Mapping[str, Tensor], param_dtype: DTypeLike | None) -> jax.Array:
-    """Return an array of the model; wait for the copy, so that the tensors can be freed."""
-    rule, parameter = place.rule, place.parameter
-    slices = rule.slices(parameter.shape)
+    Waits for the copy, so that the tensors can be freed.
+    """
     stacked = None
-    for index, name in enumerate(place.names):
-        if name in tensors:
-            value = rule.layout.read(tensors[name].read(slices)).reshape(parameter.shape)
+    for part in layers:
+        index, shape, abstract = part.parameter.index, part.parameter.shape, part.parameter.value
+        if part.tensor in tensors:
+            value = part.rule.layout.read(tensors[part.tensor].read(part.slices)).reshape(shape)
         else:
-            value = np.full(parameter.shape, rule.default, parameter.value.dtype)
+            value = np.full(shape, part.rule.default, abstract.dtype)
         is_float = jnp.issubdtype(value.dtype, jnp.floating)
-        kind = value.dtype if param_dtype is None or not is_float else param_dtype
-        if not parameter.is_stacked:
-            return jax.device_put(value.astype(kind, copy=False)).block_until_ready()
-        if stacked is None:
-            stacked = np.empty((len(place.names), *parameter.shape), kind)
-        stacked[index] = value
+        dtype = value.dtype if param_dtype is None or not is_float else param_dtype
+        if index is None:
+            stacked = value.astype(dtype, copy=False)
+        else:
+            stacked = np.empty(abstract.shape, dtype) if stacked is None else stacked
+            stacked[index] = value
     return jax.device_put(stacked).block_until_ready()
 
 
-def check_model(
+def _check_model(
     model: nnx.Module, made: nnx.Module, kind: str, *, ignored: Collection[str] = ()
 ) -> None:
     """Raise a ValueError if a model differs from the one that a config makes.
@@ -297,8 +318,7 @@ def check_model(
         kind: of the config, in errors.
         ignored: names of static attributes that may differ. How layers are stacked always may.
     """
-    _check_parameters(parameters_of(model), parameters_of(made), kind)
-    own, others = map(_static_attributes, (model, made))
+    own, others = map(_attributes, (model, made))
     for path in sorted(own.keys() | others.keys()):
         left, right = own.get(path), others.get(path)
         if left != right and path.rpartition(".")[2] not in ignored:
@@ -307,42 +327,22 @@ def check_model(
             )
 
 
-def _check_parameters(
-    parameters: Sequence[Parameter], needed: Sequence[Parameter], kind: str
-) -> None:
-    own, others = (
-        {(each.path, layer): each.shape for each in listed for layer in each.layers}
-        for listed in (parameters, needed)
-    )
-    for path, layer in sorted(own.keys() ^ others.keys()):
-        name = path.replace("{i}", str(layer))
-        which = "lacks" if (path, layer) in others else "has"
-        raise ValueError(f"the model {which} the parameter {name!r}, unlike the {kind} config")
-    for (path, layer), shape in own.items():
-        if shape != others[path, layer]:
-            name = path.replace("{i}", str(layer))
-            raise ValueError(
-                f"the parameter {name!r} has shape {shape}, and the {kind} config needs "
-                f"{others[path, layer]}"
-            )
-
-
-def _static_attributes(model: nnx.Module) -> dict[str, Any]:
-    """Return the attributes of all modules that are not arrays, and their classes, by path."""
+def _attributes(model: nnx.Module) -> dict[str, Any]:
+    """Return classes, shapes of arrays and static attributes of all modules, by path."""
     found = {}
     for key, part in nnx.iter_modules(nnx.eval_shape(unstack_layers, model)):
-        path = [str(name) for name in key if name != "blocks"]
-        found[".".join([*path, "class"])] = type(part)
-        attributes = {} if isinstance(part, Layers | nnx.List) else vars(part)
-        for name, value in attributes.items():
+        path = ".".join(str(name) for name in key if name != "blocks")
+        found[f"{path}.class"] = type(part)
+        for name, value in {} if isinstance(part, Layers | nnx.List) else vars(part).items():
             leaves = jax.tree.leaves(value, is_leaf=lambda leaf: isinstance(leaf, nnx.Module))
-            is_static = not any(
-                isinstance(leaf, nnx.Module) or hasattr(leaf, "shape") for leaf in leaves
-            )
-            if name in DTYPES and value is not None:
-                value = np.dtype(value).name
-            if is_static and not name.startswith("_") and name != "source":
-                found[".".join([*path, name])] = value
+            if name.startswith("_") or name == "source":
+                continue
+            if name in DTYPES:
+                found[f"{path}.{name}"] = None if value is None else np.dtype(value).name
+            elif shapes := [leaf.shape for leaf in leaves if hasattr(leaf, "shape")]:
+                found[f"{path}.{name}.shape"] = shapes[0] if len(shapes) == 1 else shapes
+            elif not any(isinstance(leaf, nnx.Module) for leaf in leaves):
+                found[f"{path}.{name}"] = value
     return found
 
 

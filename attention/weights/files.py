@@ -28,21 +28,21 @@ class Tensor:
         name: in the file.
         path: of the file.
         shape: of the tensor.
+        dtype: name of safetensors, such as "BF16".
     """
 
     name: str
     path: Path
     shape: tuple[int, ...]
+    dtype: str
 
-    def read(self, slices: tuple[slice, ...] | None = None) -> np.ndarray:
+    def read(self, slices: tuple[slice, ...] = ()) -> np.ndarray:
         """Return the tensor, or the part of it with these indices.
 
         The file is read without a memory map: its pages would count as memory of the process.
         """
         with safe_open(self.path, framework="numpy", backend="pread") as file:
-            if slices is None:
-                return file.get_tensor(self.name)
-            return file.get_slice(self.name)[slices]
+            return file.get_slice(self.name)[slices] if slices else file.get_tensor(self.name)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -56,7 +56,7 @@ def read_json(path: Path) -> dict[str, Any]:
         raise FileNotFoundError(f"{path.parent} contains no {path.name}")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
+    except ValueError as error:
         raise ValueError(f"{path} is not JSON: {error}") from None
     if not isinstance(content, dict):
         raise ValueError(f"{path} must contain a JSON object, got {type(content).__name__}")
@@ -67,31 +67,46 @@ def list_tensors(folder: Path, rename: Callable[[str], str]) -> dict[str, Tensor
     """Return the tensors of a folder by their new names; reads the headers of its files.
 
     Args:
-        folder: contains `model.safetensors`, or an index and the files that it names.
+        folder: contains `model.safetensors`, or an index and the files that it names. A tensor that
+            the index assigns to another file is not read from this one.
         rename: from the name of a tensor in a file to the name that rules use.
 
     Raises:
         FileNotFoundError: no such files.
-        ValueError: an index that names a file outside the folder, or a file that is damaged.
+        ValueError: an index that is damaged or names a file outside the folder, a file that is
+            damaged, or two tensors with the same new name.
     """
-    names = [SINGLE]
-    if (folder / INDEX).is_file():
-        names = sorted(set(read_json(folder / INDEX).get("weight_map", {}).values()))
+    names, assigned = [SINGLE], {}
+    if not (folder / SINGLE).is_file() and (folder / INDEX).is_file():
+        assigned = read_json(folder / INDEX).get("weight_map")
+        names = list(assigned.values()) if isinstance(assigned, dict) else [None]
+        if not all(isinstance(name, str) for name in names):
+            raise ValueError(f"{folder / INDEX} must map names of tensors to names of files")
     tensors = {}
-    for name in names:
+    for name in sorted(set(names)):
         if Path(name).name != name:
             raise ValueError(f"{folder / INDEX} names {name!r}, which is not in its folder")
         if not (folder / name).is_file():
             kinds = "" if name != SINGLE else f" or {INDEX}; files in other formats are not read"
             raise FileNotFoundError(f"{folder} contains no {name}{kinds}")
-        try:
-            with safe_open(folder / name, framework="numpy", backend="pread") as file:
-                for key in file.keys():  # noqa: SIM118 - not a mapping
-                    shape = tuple(file.get_slice(key).get_shape())
-                    tensors[rename(key)] = Tensor(key, folder / name, shape)
-        except Exception as error:
-            raise ValueError(f"{folder / name} is not a safetensors file: {error}") from None
+        for tensor in _tensors_of(folder / name):
+            if assigned.get(tensor.name, name) != name:
+                continue
+            if tensors.setdefault(rename(tensor.name), tensor) is not tensor:
+                raise ValueError(f"{folder} contains the tensor {rename(tensor.name)!r} twice")
     return tensors
+
+
+def _tensors_of(path: Path) -> list[Tensor]:
+    try:
+        with safe_open(path, framework="numpy", backend="pread") as file:
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+            return [
+                Tensor(name, path, tuple(each.get_shape()), each.get_dtype())
+                for name, each in slices.items()
+            ]
+    except Exception as error:
+        raise ValueError(f"{path} is not a safetensors file: {error}") from None
 
 
 def write_checkpoint(

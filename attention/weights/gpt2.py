@@ -7,9 +7,9 @@ from attention.weights.rules import (
     Rule,
     Settings,
     language_model,
+    linear,
     matrix,
     norm,
-    transposed,
 )
 
 
@@ -37,16 +37,14 @@ def config(settings: Settings) -> TransformerConfig:
 
 def rules(settings: Settings) -> list[Rule]:
     """Return the rules of a checkpoint: matrices are stored as `[inputs, outputs]`."""
-    width = settings["n_embd"]
+    del settings
     ours, theirs = "decoder.layers.{i}", "transformer.h.{i}"
-    attention = f"{ours}.self_attention.sublayer"
+    attention, projection = f"{ours}.self_attention.sublayer", f"{theirs}.attn.c_attn"
     projections = []
-    for number, name in enumerate(("query", "key", "value")):
-        part = {"start": number * width, "size": 3 * width}
-        weight, bias = f"{theirs}.attn.c_attn.weight", f"{theirs}.attn.c_attn.bias"
+    for name in ("query", "key", "value"):
         projections += [
-            Rule(f"{attention}.{name}.kernel", weight, matrix(), axis=1, **part),
-            Rule(f"{attention}.{name}.bias", bias, FLAT, axis=0, **part),
+            Rule(f"{attention}.{name}.kernel", f"{projection}.weight", matrix(), axis=1),
+            Rule(f"{attention}.{name}.bias", f"{projection}.bias", FLAT, axis=0),
         ]
     return [
         Rule("embedding.tokens", "transformer.wte.weight"),
@@ -61,7 +59,7 @@ def rules(settings: Settings) -> list[Rule]:
         Rule(f"{ours}.feed_forward.sublayer.down.bias", f"{theirs}.mlp.c_proj.bias"),
         *norm(f"{ours}.feed_forward.norm", f"{theirs}.ln_2"),
         *norm("decoder.norm", "transformer.ln_f"),
-        Rule("output.kernel", "lm_head.weight", transposed()),
+        *linear("output", "lm_head"),
     ]
 
 
@@ -69,6 +67,7 @@ GPT2 = Family(
     config,
     language_model,
     rules,
-    ignored=("transformer.h.*.attn.bias", "transformer.h.*.attn.masked_bias", "lm_head.weight"),
+    copies={"lm_head.weight": "transformer.wte.weight"},
+    ignored=("transformer.h.*.attn.bias", "transformer.h.*.attn.masked_bias"),
     renames=((r"^(h\.|wte\.|wpe\.|ln_f\.)", r"transformer.\1"),),
 )

@@ -4,15 +4,12 @@ from typing import Any
 
 from attention.modules import Rotary, TransformerConfig
 from attention.primitives.choice import one_of
-from attention.weights.rules import (
-    Family,
-    Rule,
-    Settings,
-    attention,
-    language_model,
-    linear,
-    norm,
-    transposed,
+from attention.weights.rules import Family, Rule, Settings, attention, language_model, linear, norm
+
+FULL, SLIDING = "full_attention", "sliding_attention"  # layer_types
+ROPE_FIELDS = (
+    *("rope_theta", "factor", "low_freq_factor", "high_freq_factor"),
+    *("original_max_position_embeddings", "partial_rotary_factor"),
 )
 
 
@@ -47,41 +44,48 @@ def rotary(settings: Settings) -> Rotary:
     """Return the rotary positions, from the fields of old and of new versions of transformers.
 
     Raises:
-        ValueError: a scaling that is not supported, or without one of its fields.
+        ValueError: a scaling or a field that is not supported, or a scaling without its fields.
     """
     given = settings.get("rope_parameters") or settings.get("rope_scaling") or {}
-    base = settings.get("rope_theta", 10_000.0)
-    fields = Settings({"rope_theta": base, **given}, model_type=settings["model_type"])
-    for each in (settings, fields):
-        each.require("partial_rotary_factor", 1.0, None)
-    kind = fields.get("rope_type", fields.get("type", "default"))
+    given = {"rope_theta": settings.get("rope_theta", 10_000.0)} | given
+    kind = given.pop("rope_type", given.pop("type", "default"))
+    if kind == "yarn":
+        raise ValueError(
+            "rope_type='yarn' is not supported: released models interpolate by the index of a "
+            "frequency, and yarn_scaling by its number of rotations"
+        )
     one_of("rope_type", kind, ("default", "linear", "llama3"))
-    base = fields["rope_theta"]
-    if kind == "default":
-        return Rotary(base=base)
-    if kind == "linear":
-        return Rotary(base=base, scaling=kind, factor=fields["factor"])
-    for name, value in (("low_freq_factor", 1), ("high_freq_factor", 4)):
-        if fields[name] != value:
-            raise ValueError(f"rope_type 'llama3' needs {name}={value}, got {fields[name]}")
-    length = fields["original_max_position_embeddings"]
-    return Rotary(base=base, scaling=kind, factor=fields["factor"], original_length=length)
+    for name in given:
+        one_of("fields of rope_parameters", name, ROPE_FIELDS)
+    fields = Settings(given, model_type=settings["model_type"])
+    settings.require("partial_rotary_factor", 1.0, None)
+    fields.require("partial_rotary_factor", 1.0, None)
+    fields.require("low_freq_factor", 1)
+    fields.require("high_freq_factor", 4)
+    scaling = {} if kind == "default" else {"scaling": kind, "factor": fields["factor"]}
+    if kind == "llama3":
+        scaling["original_length"] = fields["original_max_position_embeddings"]
+    return Rotary(base=fields["rope_theta"], **scaling)
 
 
 def windows(settings: Settings) -> list[dict[str, Any]]:
-    """Return the window of each layer, as `TransformerConfig.per_layer`."""
-    is_mistral = settings["model_type"] == "mistral"
-    window = settings.get("sliding_window", 4096 if is_mistral else None)
-    kinds = settings.get("layer_types")
-    if window is None or not (is_mistral or settings.get("use_sliding_window")):
+    """Return the window of each layer, as `TransformerConfig.per_layer`.
+
+    Mistral has one for all layers, and Qwen 2 for some of them with `use_sliding_window`.
+    """
+    kind, number = settings["model_type"], settings["num_hidden_layers"]
+    window = settings.get("sliding_window", 4096)
+    is_used = kind == "mistral" or (kind == "qwen2" and settings.get("use_sliding_window"))
+    if window is None or not is_used:
         return []
-    if kinds is None:
-        full = 0 if is_mistral else settings.get("max_window_layers", 28)
-        kinds = [
-            "full_attention" if index < full else "sliding_attention"
-            for index in range(settings["num_hidden_layers"])
-        ]
-    return [{"window": window if kind == "sliding_attention" else None} for kind in kinds]
+    full = 0 if kind == "mistral" else settings.get("max_window_layers", 28)
+    kinds = [FULL if index < full else SLIDING for index in range(number)]
+    if kind == "mistral":
+        settings.require("layer_types", kinds, None)
+    kinds = settings.get("layer_types") or kinds
+    if len(kinds) != number or not {*kinds} <= {FULL, SLIDING}:
+        raise ValueError(f"layer_types must be {number} times {FULL!r} or {SLIDING!r}, got {kinds}")
+    return [{"window": window if kind == SLIDING else None} for kind in kinds]
 
 
 def rules(settings: Settings) -> list[Rule]:
@@ -99,7 +103,7 @@ def rules(settings: Settings) -> list[Rule]:
         *linear(f"{feed_forward}.down", f"{theirs}.mlp.down_proj"),
         *norm(f"{ours}.feed_forward.norm", f"{theirs}.post_attention_layernorm"),
         *norm("decoder.norm", "model.norm"),
-        Rule("output.kernel", "lm_head.weight", transposed()),
+        *linear("output", "lm_head"),
     ]
 
 
@@ -107,5 +111,6 @@ LLAMA = Family(
     config,
     language_model,
     rules,
-    ignored=("lm_head.weight", "model.layers.*.self_attn.rotary_emb.inv_freq"),
+    copies={"lm_head.weight": "model.embed_tokens.weight"},
+    ignored=("model.layers.*.self_attn.rotary_emb.inv_freq",),
 )

@@ -1,6 +1,8 @@
 """Models of this library: each tensor has the name of its parameter."""
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -15,27 +17,20 @@ MODEL_TYPE = "attention"
 DTYPES = ("dtype", "param_dtype")
 
 
-def _vocab_sizes(model: EncoderDecoder) -> dict[str, int]:
-    source = model.source_embedding
-    shared = source is None or source.tokens is None
-    tables = (
-        model.target_embedding.tokens if shared else source.tokens,
-        model.target_embedding.tokens,
-    )
-    return {
-        name: table.shape[0]
-        for name, table in zip(("source_vocab_size", "target_vocab_size"), tables, strict=True)
-    }
+def _vocab_sizes(model: EncoderDecoder) -> dict[str, int | None]:
+    source, target = model.source_embedding, model.target_embedding.vocab_size
+    own = source and source.vocab_size
+    return {"source_vocab_size": own or target, "target_vocab_size": target}
 
 
 # class -> arguments of its `from_config` beside the config. Add your own.
 MODELS: dict[type[nnx.Module], Callable[[Any], dict[str, Any]]] = {
     LanguageModel: lambda model: {
-        "vocab_size": model.embedding.tokens.shape[0],
+        "vocab_size": model.embedding.vocab_size,
         "causal": model.decoder.causal,
     },
     MaskedLanguageModel: lambda model: {
-        "vocab_size": model.embedding.tokens.shape[0],
+        "vocab_size": model.embedding.vocab_size,
         "has_head": model.head is not None,
     },
     EncoderDecoder: _vocab_sizes,
@@ -65,28 +60,19 @@ def describe(model: nnx.Module, config: TransformerConfig | None) -> dict[str, A
         "model_type": MODEL_TYPE,
         "model": kind.__name__,
         "arguments": MODELS[kind](model),
-        "config": _as_json("config", asdict(config)),
+        "config": json.loads(json.dumps(asdict(config), default=_name_of_dtype)),
     }
 
 
-def _as_json(name: str, value: Any) -> Any:  # noqa: ANN401 - value of a field
-    """Return the value of a field with dtypes as names.
-
-    Raises:
-        ValueError: a function.
-    """
-    if isinstance(value, Mapping):
-        return {field: _as_json(field, each) for field, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_as_json(name, each) for each in value]
-    if name in DTYPES:
-        return None if value is None else np.dtype(value).name
-    if callable(value):
-        raise ValueError(
-            f"{name} of the config is a function, which a file cannot contain: register it and "
-            "give its name"
-        )
-    return value
+def _name_of_dtype(value: object) -> str:
+    """Return the name of a dtype, as `default` of `json.dumps`."""
+    with suppress(TypeError):
+        if (dtype := np.dtype(value)).kind != "O":
+            return dtype.name
+    name = getattr(value, "__name__", value)
+    raise ValueError(
+        f"the config contains {name}, which a file cannot contain: register it and give its name"
+    )
 
 
 def config(settings: Settings) -> TransformerConfig:

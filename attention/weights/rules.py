@@ -5,144 +5,22 @@ instance `[D, N, H]`; PyTorch stores it as `[outputs, inputs]`, for instance `[N
 """
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from re import sub
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from flax import nnx
-from jax import Array
 
-from attention.modules import LanguageModel, TransformerConfig
+from attention.modules import EncoderDecoder, LanguageModel, TransformerConfig
 from attention.modules.transformer import Layers
 from attention.primitives.choice import one_of
 
 # Arrays of numpy or jax: layouts use methods that both have.
 ArrayLike = Any
-
-
-@dataclass(frozen=True)
-class Layout:
-    """An invertible change of the order of axes and of the shape.
-
-    Attributes:
-        write: `(parameter) -> tensor`.
-        read: `(tensor) -> array`, which has the elements of the parameter in its order but perhaps
-            another shape; the parameter is the reshaped array.
-    """
-
-    write: Callable[[ArrayLike], ArrayLike]
-    read: Callable[[ArrayLike], ArrayLike] = lambda tensor: tensor
-
-    def tensor_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Return the shape of the tensor of a parameter with a shape."""
-        return jax.eval_shape(self.write, jax.ShapeDtypeStruct(tuple(shape), "float32")).shape
-
-
-def _matrix(array: ArrayLike, num_inputs: int) -> ArrayLike:
-    inputs = math.prod(array.shape[:num_inputs])
-    return array.reshape(inputs, math.prod(array.shape[num_inputs:]))
-
-
-def transposed(num_inputs: int = 1) -> Layout:
-    """Return the layout of a PyTorch `Linear`: `[*inputs, *outputs]` as `[outputs, inputs]`."""
-    return Layout(lambda array: _matrix(array, num_inputs).T, lambda tensor: tensor.T)
-
-
-def matrix(num_inputs: int = 1) -> Layout:
-    """Return the layout of a matrix: `[*inputs, *outputs]` as `[inputs, outputs]`."""
-    return Layout(lambda array: _matrix(array, num_inputs))
-
-
-def patch_kernel(size: int, channels: int) -> Layout:
-    """Return the layout of a PyTorch `Conv2d` whose stride is the size of its kernel.
-
-    The parameter `[size·size·channels, D]` is stored as `[D, channels, size, size]`.
-    """
-    return Layout(
-        lambda array: array.reshape(size, size, channels, -1).transpose(3, 2, 0, 1),
-        lambda tensor: tensor.transpose(2, 3, 1, 0),
-    )
-
-
-SAME = Layout(lambda array: array)
-FLAT = Layout(lambda array: array.reshape(-1))  # biases [N, H] as [N·H]
-WITH_LEADING_AXIS = Layout(lambda array: array[None])
-
-
-@dataclass(frozen=True)
-class Rule:
-    """A parameter and the tensor that contains it.
-
-    Attributes:
-        parameter: dotted path in the model with unstacked layers; `{i}` is the index of a layer.
-        tensor: name in the checkpoint, with the same `{i}`.
-        layout: from the parameter to the tensor.
-        axis: if several parameters share the tensor, the axis along which it is divided.
-        start: the first index of this parameter on the axis.
-        size: of the whole tensor along the axis.
-        default: value of all elements if a checkpoint lacks the tensor; None if it must not.
-    """
-
-    parameter: str
-    tensor: str
-    layout: Layout = SAME
-    axis: int | None = None
-    start: int = 0
-    size: int = 0
-    default: float | None = None
-
-    def tensor_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Return the shape of the whole tensor, given that of the parameter."""
-        own = list(self.layout.tensor_shape(shape))
-        if self.axis is not None:
-            own[self.axis] = self.size
-        return tuple(own)
-
-    def slices(self, shape: Sequence[int]) -> tuple[slice, ...] | None:
-        """Return the part of the tensor that is the parameter; None for all of it."""
-        if self.axis is None:
-            return None
-        own = self.layout.tensor_shape(shape)
-        part = slice(self.start, self.start + own[self.axis])
-        return (slice(None),) * self.axis + (part,)
-
-
-def linear(parameter: str, tensor: str, *, num_inputs: int = 1) -> tuple[Rule, Rule]:
-    """Return the rules of kernel and bias of a linear layer that PyTorch stores.
-
-    Args:
-        parameter: path of the layer.
-        tensor: name of the layer in the checkpoint.
-        num_inputs: number of input axes of the kernel.
-    """
-    return (
-        Rule(f"{parameter}.kernel", f"{tensor}.weight", transposed(num_inputs)),
-        Rule(f"{parameter}.bias", f"{tensor}.bias", FLAT),
-    )
-
-
-def norm(parameter: str, tensor: str) -> tuple[Rule, Rule]:
-    """Return the rules of scale and bias of a norm."""
-    return (
-        Rule(f"{parameter}.scale", f"{tensor}.weight"),
-        Rule(f"{parameter}.bias", f"{tensor}.bias"),
-    )
-
-
-def attention(parameter: str, tensor: str, names: Sequence[str]) -> tuple[Rule, ...]:
-    """Return the rules of queries, keys, values and output, given their four names."""
-    query, key, value, output = (f"{tensor}.{name}" for name in names)
-    return (
-        *linear(f"{parameter}.query", query),
-        *linear(f"{parameter}.key", key),
-        *linear(f"{parameter}.value", value),
-        *linear(f"{parameter}.output", output, num_inputs=2),
-    )
-
 
 # Names of Hugging Face to names in `attention.modules.ACTIVATIONS`.
 ACTIVATIONS = {
@@ -181,13 +59,92 @@ class Settings(dict[str, Any]):
                 f"it must be {' or '.join(map(repr, supported))}"
             )
 
-    def require_equal(self, first: str, second: str) -> None:
-        """Raise a ValueError if two fields differ."""
-        if self[first] != self[second]:
-            raise ValueError(
-                f"a {self['model_type']} checkpoint must have equal {first} and {second}, "
-                f"got {self[first]} and {self[second]}"
-            )
+
+@dataclass(frozen=True)
+class Layout:
+    """An invertible change of the order of axes and of the shape.
+
+    Attributes:
+        write: `(parameter) -> tensor`.
+        read: `(tensor) -> array`, which has the elements of the parameter in its order but perhaps
+            another shape; the parameter is the reshaped array.
+    """
+
+    write: Callable[[ArrayLike], ArrayLike]
+    read: Callable[[ArrayLike], ArrayLike] = lambda tensor: tensor
+
+
+def _matrix(array: ArrayLike, num_inputs: int) -> ArrayLike:
+    inputs = math.prod(array.shape[:num_inputs])
+    return array.reshape(inputs, math.prod(array.shape[num_inputs:]))
+
+
+def transposed(num_inputs: int = 1) -> Layout:
+    """Return the layout of a PyTorch `Linear`: `[*inputs, *outputs]` as `[outputs, inputs]`."""
+    return Layout(lambda array: _matrix(array, num_inputs).T, lambda tensor: tensor.T)
+
+
+def matrix(num_inputs: int = 1) -> Layout:
+    """Return the layout of a matrix: `[*inputs, *outputs]` as `[inputs, outputs]`."""
+    return Layout(lambda array: _matrix(array, num_inputs))
+
+
+SAME = Layout(lambda array: array)
+FLAT = Layout(lambda array: array.reshape(-1))  # biases [N, H] as [N·H]
+WITH_LEADING_AXIS = Layout(lambda array: array[None])
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A parameter and the tensor that contains it.
+
+    Attributes:
+        parameter: dotted path in the model with unstacked layers; `{i}` is the index of a layer.
+        tensor: name in the checkpoint, with the same `{i}`.
+        layout: from the parameter to the tensor.
+        axis: if several parameters share the tensor, the axis along which they are concatenated, in
+            the order of their rules.
+        default: value of all elements if a checkpoint lacks the tensor; None if it must not.
+    """
+
+    parameter: str
+    tensor: str
+    layout: Layout = SAME
+    axis: int | None = None
+    default: float | None = None
+
+
+def linear(parameter: str, tensor: str, *, num_inputs: int = 1) -> tuple[Rule, Rule]:
+    """Return the rules of kernel and bias of a linear layer that PyTorch stores.
+
+    Args:
+        parameter: path of the layer.
+        tensor: name of the layer in the checkpoint.
+        num_inputs: number of input axes of the kernel.
+    """
+    return (
+        Rule(f"{parameter}.kernel", f"{tensor}.weight", transposed(num_inputs)),
+        Rule(f"{parameter}.bias", f"{tensor}.bias", FLAT),
+    )
+
+
+def norm(parameter: str, tensor: str) -> tuple[Rule, Rule]:
+    """Return the rules of scale and bias of a norm."""
+    return (
+        Rule(f"{parameter}.scale", f"{tensor}.weight"),
+        Rule(f"{parameter}.bias", f"{tensor}.bias"),
+    )
+
+
+def attention(parameter: str, tensor: str, names: Sequence[str]) -> tuple[Rule, ...]:
+    """Return the rules of queries, keys, values and output, given their four names."""
+    query, key, value, output = (f"{tensor}.{name}" for name in names)
+    return (
+        *linear(f"{parameter}.query", query),
+        *linear(f"{parameter}.key", key),
+        *linear(f"{parameter}.value", value),
+        *linear(f"{parameter}.output", output, num_inputs=2),
+    )
 
 
 @dataclass(frozen=True)
@@ -197,17 +154,19 @@ class Family:
     Attributes:
         config: from the settings to the config of the Transformer.
         build: `(settings, config, rngs)` to a model; called abstractly, by `nnx.eval_shape`.
-        rules: from the settings to the rules of all parameters, in any order. Rules of parameters
-            that a model does not have are allowed. None: the tensors have the names of the
-            parameters.
-        ignored: patterns of tensors that are not read, as in `fnmatch`: copies of tied tables,
-            constants, and heads that the model does not have.
+        rules: from the settings to the rules of all parameters. Rules of parameters that a model
+            does not have are allowed. None: the tensors have the names of the parameters.
+        copies: name of a tensor to the name of the one that it repeats, as of tied tables: it is
+            read if the other is missing, and otherwise compared with it.
+        ignored: patterns of tensors that are not read, as in `fnmatch`: constants, and heads that
+            the model does not have.
         renames: (regular expression, replacement) of names in older checkpoints.
     """
 
     config: Callable[[Settings], TransformerConfig]
     build: Callable[[Settings, TransformerConfig, nnx.Rngs], nnx.Module]
     rules: Callable[[Settings], Sequence[Rule]] | None = None
+    copies: Mapping[str, str] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
     renames: tuple[tuple[str, str], ...] = ()
 
@@ -218,7 +177,7 @@ class Family:
         return name
 
     def is_ignored(self, name: str) -> bool:
-        """Return whether a tensor without a rule is allowed."""
+        """Return whether a tensor is in `ignored`."""
         return any(fnmatch(name, pattern) for pattern in self.ignored)
 
 
@@ -227,76 +186,108 @@ def language_model(settings: Settings, config: TransformerConfig, rngs: nnx.Rngs
     return LanguageModel.from_config(config, vocab_size=settings["vocab_size"], rngs=rngs)
 
 
-@dataclass(frozen=True)
-class Parameter:
-    """An array of a model, which may contain one parameter of several layers.
+def encoder_decoder(
+    settings: Settings, config: TransformerConfig, rngs: nnx.Rngs
+) -> EncoderDecoder:
+    """Return the model of a checkpoint with one vocabulary for source and target."""
+    sizes = dict.fromkeys(("source_vocab_size", "target_vocab_size"), settings["vocab_size"])
+    return EncoderDecoder.from_config(config, rngs=rngs, **sizes)
+
+
+class Parameter(NamedTuple):
+    """A parameter of one layer, or outside of layers.
 
     Attributes:
-        key: of the array in the flat state of the model.
-        path: dotted path; `{i}` is the index of a layer.
-        layers: indices of the layers on the leading axis, or of the one layer without such an axis.
-        is_stacked: whether there is a leading axis of layers.
+        path: dotted path, in which `{i}` is the index of the layer.
+        layer: its index; 0 outside of layers.
+        key: of the array with the parameter, in the flat state of the model.
+        index: of the parameter on the leading axis of the array, if that contains several layers.
         value: the array, or its shape and dtype.
     """
 
-    key: tuple[Any, ...]
     path: str
-    layers: tuple[int, ...]
-    is_stacked: bool
+    layer: int
+    key: tuple[Any, ...]
+    index: int | None
     value: Any
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the parameter of one layer."""
-        return self.value.shape[1:] if self.is_stacked else self.value.shape
+        """Shape of the parameter."""
+        return self.value.shape[self.index is not None :]
 
-    def of_layer(self, index: int) -> np.ndarray:
-        """Return the parameter of one of the layers, by its place in `layers`.
-
-        Only this layer is copied to the host.
-        """
-        value = _layer(self.value, np.int32(index)) if self.is_stacked else self.value
-        return np.asarray(value)
-
-
-@jax.jit
-def _layer(value: Array, index: Array) -> Array:
-    """Return one layer of a stacked parameter; compiled once for each shape, not for each index."""
-    return jax.lax.dynamic_index_in_dim(value, index, keepdims=False)
+    def read(self) -> np.ndarray:
+        """Copy the parameter to the host, and no other layer of the array."""
+        return np.asarray(self.value if self.index is None else self.value[self.index])
 
 
 def parameters_of(model: nnx.Module) -> list[Parameter]:
-    """List the arrays of a model, without the state of random number generators."""
+    """List the parameters of a model by layer, without the state of random number generators."""
     stacks = {path: part for path, part in nnx.iter_modules(model) if isinstance(part, Layers)}
     _, state = nnx.split(model)
     found = []
     for key, leaf in nnx.to_flat_state(state):
         if isinstance(leaf, nnx.RngState):
             continue
-        path, layers, is_stacked = list(map(str, key)), (0,), False
+        path, layers = list(map(str, key)), [0]
         for end in range(len(key)):
             if key[:end] in stacks and key[end] == "blocks":
-                layers = tuple(stacks[key[:end]].indices()[int(key[end + 1])])
-                is_stacked = len(layers) > 1
+                layers = stacks[key[:end]].indices()[int(key[end + 1])]
                 path[end : end + 2] = ["{i}"]
                 break
         value = leaf.get_value() if isinstance(leaf, nnx.Variable) else leaf
-        found.append(Parameter(key, ".".join(path), layers, is_stacked, value))
+        for index, layer in enumerate(layers):
+            place = index if len(layers) > 1 else None
+            found.append(Parameter(".".join(path), layer, key, place, value))
     return found
 
 
-def fill(model: nnx.Module, values: dict[tuple[Any, ...], jax.Array]) -> nnx.Module:
-    """Return a model with other arrays, by the `key` of a `Parameter`; empties `values`."""
-    definition, state = nnx.split(model)
-    flat = []
-    for key, leaf in nnx.to_flat_state(state):
-        if not isinstance(leaf, nnx.RngState):
-            value = values.pop(key)
-            leaf = leaf.replace(value) if isinstance(leaf, nnx.Variable) else value
-        elif isinstance(leaf.get_value(), jax.ShapeDtypeStruct):
+class Part(NamedTuple):
+    """A tensor, or a part of it, that contains a parameter.
+
+    Attributes:
+        tensor: its name.
+        rule: of the parameter.
+        parameter: that it contains.
+        shape: of the tensor up to the end of the part.
+        slices: of the part in the tensor; empty for all of it.
+    """
+
+    tensor: str
+    rule: Rule
+    parameter: Parameter
+    shape: tuple[int, ...]
+    slices: tuple[slice, ...] = ()
+
+
+def parts_by_tensor(
+    parameters: Sequence[Parameter], family: Family, settings: Settings
+) -> dict[str, list[Part]]:
+    """Return the parts of each tensor of a model, by its name in the checkpoint.
+
+    Raises:
+        ValueError: a parameter without a rule.
+    """
+    rules = [Rule(path, path) for path in dict.fromkeys(each.path for each in parameters)]
+    if family.rules is not None:
+        rules = list(family.rules(settings))
+    order = {rule.parameter: number for number, rule in enumerate(rules)}
+    for path, layer, *_ in parameters:
+        if path not in order:
             raise ValueError(
-                f"the random state {'.'.join(map(str, key))} is in no checkpoint: pass a model= "
-                "with arrays, not one of nnx.eval_shape"
+                f"the model has the parameter {path.replace('{i}', str(layer))!r}, for which a "
+                f"{settings['model_type']} checkpoint has no tensor"
             )
-        flat.append((key, leaf))
-    return nnx.merge(definition, nnx.from_flat_state(flat))
+    tensors: dict[str, list[Part]] = {}
+    for parameter in sorted(parameters, key=lambda each: order[each.path]):
+        rule = rules[order[parameter.path]]
+        name = rule.tensor.replace("{i}", str(parameter.layer))
+        given = jax.ShapeDtypeStruct(parameter.shape, "float32")
+        shape, slices = list(jax.eval_shape(rule.layout.write, given).shape), ()
+        parts = tensors.setdefault(name, [])
+        if rule.axis is not None:
+            start = parts[-1].shape[rule.axis] if parts else 0
+            shape[rule.axis] += start
+            slices = (*[slice(None)] * rule.axis, slice(start, shape[rule.axis]))
+        parts.append(Part(name, rule, parameter, tuple(shape), slices))
+    return tensors

@@ -3,28 +3,32 @@
 from flax import nnx
 
 from attention.modules import EncoderDecoder, Relative, TransformerConfig
-from attention.modules.embeddings import Embedding, make_output
-from attention.modules.transformer import Decoder, Encoder
-from attention.weights.rules import Family, Rule, Settings, attention, linear, transposed
+from attention.weights.rules import (
+    Family,
+    Rule,
+    Settings,
+    attention,
+    encoder_decoder,
+    linear,
+    transposed,
+)
 
 
 def config(settings: Settings) -> TransformerConfig:
     """Return the config of a checkpoint."""
     width, tied = settings["d_model"], settings.get("tie_word_embeddings", True)
-    is_scaled = settings.get("scale_decoder_outputs", tied)
-    if is_scaled and not tied:
-        raise ValueError("a t5 checkpoint with scaled outputs must have tie_word_embeddings=True")
+    if not tied:
+        settings.require("scale_decoder_outputs", False)
     kind = settings.get("feed_forward_proj", "relu")
-    gated, name = kind.startswith("gated-"), kind.removeprefix("gated-")
-    name = "gelu_new" if kind == "gated-gelu" else name
-    activations = Settings(model_type="t5", feed_forward_proj=name)
+    activation = "gelu_new" if kind == "gated-gelu" else kind.removeprefix("gated-")
+    settings.require("is_gated_act", is_gated(settings))
     return TransformerConfig(
         width=width,
         num_heads=settings["num_heads"],
         head_width=settings["d_kv"],
         hidden=settings["d_ff"],
-        activation=activations.activation("feed_forward_proj", "relu"),
-        gated=gated,
+        activation=settings.activation("dense_act_fn", activation),
+        gated=is_gated(settings),
         norm="rms",
         norm_epsilon=settings.get("layer_norm_epsilon", 1e-6),
         positions="relative",
@@ -34,35 +38,34 @@ def config(settings: Settings) -> TransformerConfig:
         ),
         encoder_layers=settings["num_layers"],
         decoder_layers=settings.get("num_decoder_layers") or settings["num_layers"],
-        tie="all" if tied else "none",
+        tie="all" if tied else "embeddings",
         use_bias=False,
         attention_scale=1.0,
         embedding_scale=1.0,
-        logit_scale=width**-0.5 if is_scaled else 1.0,
+        logit_scale=width**-0.5 if settings.get("scale_decoder_outputs", tied) else 1.0,
         dropout=settings.get("dropout_rate", 0.1),
         attention_dropout=settings.get("dropout_rate", 0.1),
     )
 
 
+def is_gated(settings: Settings) -> bool:
+    """Return whether the feed-forward layers of a checkpoint are gated."""
+    return settings.get("feed_forward_proj", "relu").startswith("gated-")
+
+
 def build(settings: Settings, config: TransformerConfig, rngs: nnx.Rngs) -> EncoderDecoder:
-    """Return the model of a checkpoint: source and target have one embedding."""
-    embedding = Embedding.from_config(settings["vocab_size"], config, rngs=rngs)
-    embedding.max_length = None  # the last bucket is for all larger distances
-    return EncoderDecoder(
-        None,
-        Encoder.from_config(config, rngs=rngs),
-        embedding,
-        Decoder.from_config(config, rngs=rngs),
-        output=make_output(config, settings["vocab_size"], rngs),
-    )
+    """Return the model of a checkpoint."""
+    model = encoder_decoder(settings, config, rngs)
+    for embedding in (model.source_embedding, model.target_embedding):
+        embedding.max_length = None  # the last bucket is for all larger distances
+    return model
 
 
 def rules(settings: Settings) -> list[Rule]:
     """Return the rules of a checkpoint."""
-    is_gated = settings.get("feed_forward_proj", "relu").startswith("gated-")
     found = [
         Rule("target_embedding.tokens", "shared.weight"),
-        Rule("output.kernel", "lm_head.weight", transposed()),
+        *linear("output", "lm_head"),
     ]
     decoder = (("self_attention", "SelfAttention"), ("cross_attention", "EncDecAttention"))
     for stack, attentions in (("encoder", decoder[:1]), ("decoder", decoder)):
@@ -78,7 +81,9 @@ def rules(settings: Settings) -> list[Rule]:
         found += [
             Rule(f"{ours}.norm.scale", f"{block}.layer_norm.weight"),
             *linear(f"{ours}.sublayer.gate", f"{dense}.wi_0"),
-            *linear(f"{ours}.sublayer.up", f"{dense}.wi_1" if is_gated else f"{dense}.wi"),
+            *linear(
+                f"{ours}.sublayer.up", f"{dense}.wi_1" if is_gated(settings) else f"{dense}.wi"
+            ),
             *linear(f"{ours}.sublayer.down", f"{dense}.wo"),
             Rule(f"{stack}.norm.scale", f"{stack}.final_layer_norm.weight"),
         ]
@@ -89,10 +94,10 @@ T5 = Family(
     config,
     build,
     rules,
-    ignored=(
-        "lm_head.weight",
-        "encoder.embed_tokens.weight",
-        "decoder.embed_tokens.weight",
-        "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",
-    ),
+    copies={
+        "lm_head.weight": "shared.weight",
+        "encoder.embed_tokens.weight": "shared.weight",
+        "decoder.embed_tokens.weight": "shared.weight",
+    },
+    ignored=("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",),
 )

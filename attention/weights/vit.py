@@ -8,12 +8,12 @@ from attention.modules import Classifier, ClassToken, PatchEmbedding, Transforme
 from attention.weights.rules import (
     WITH_LEADING_AXIS,
     Family,
+    Layout,
     Rule,
     Settings,
     attention,
     linear,
     norm,
-    patch_kernel,
 )
 
 
@@ -63,19 +63,29 @@ def build(settings: Settings, config: TransformerConfig, rngs: nnx.Rngs) -> Clas
     return model
 
 
+def patch_kernel(size: int, channels: int) -> Layout:
+    """Return the layout of a PyTorch `Conv2d` whose stride is the size of its kernel.
+
+    The parameter `[size·size·channels, D]` is stored as `[D, channels, size, size]`.
+    """
+    return Layout(
+        lambda array: array.reshape(size, size, channels, -1).transpose(3, 2, 0, 1),
+        lambda tensor: tensor.transpose(2, 3, 1, 0),
+    )
+
+
 def rules(settings: Settings) -> list[Rule]:
     """Return the rules of a checkpoint."""
     ours, theirs, first = "encoder.layers.{i}", "vit.encoder.layer.{i}", "vit.embeddings"
     projections = ("attention.query", "attention.key", "attention.value", "output.dense")
     kernel = patch_kernel(settings["patch_size"], settings.get("num_channels", 3))
     patch, positions = f"{first}.patch_embeddings.projection", f"{first}.position_embeddings"
-    part = {"layout": WITH_LEADING_AXIS, "axis": 1, "size": 1 + _num_patches(settings)}
     return [
         Rule("embedding.projection.kernel", f"{patch}.weight", kernel),
         Rule("embedding.projection.bias", f"{patch}.bias"),
         Rule("pooling.vector", f"{first}.cls_token", WITH_LEADING_AXIS),
-        Rule("pooling.position", positions, start=0, **part),
-        Rule("embedding.positions.table", positions, start=1, **part),
+        Rule("pooling.position", positions, WITH_LEADING_AXIS, axis=1),
+        Rule("embedding.positions.table", positions, WITH_LEADING_AXIS, axis=1),
         *attention(f"{ours}.self_attention.sublayer", f"{theirs}.attention", projections),
         *norm(f"{ours}.self_attention.norm", f"{theirs}.layernorm_before"),
         *linear(f"{ours}.feed_forward.sublayer.up", f"{theirs}.intermediate.dense"),
