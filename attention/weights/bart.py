@@ -8,16 +8,8 @@ from jax import Array
 
 from attention.modules import EncoderDecoder, LearnedPositions, TransformerConfig
 from attention.primitives.positions import sinusoidal
-from attention.weights.rules import (
-    WITH_LEADING_AXIS,
-    Family,
-    Rule,
-    Settings,
-    attention,
-    encoder_decoder,
-    linear,
-    norm,
-)
+from attention.weights import rules
+from attention.weights.rules import Family, Rule, Settings
 
 OFFSET = 2  # rows of the table of positions of BART that no token uses
 
@@ -72,7 +64,7 @@ def config(settings: Settings) -> TransformerConfig:
 
 def build(settings: Settings, config: TransformerConfig, rngs: nnx.Rngs) -> EncoderDecoder:
     """Return the model of a checkpoint."""
-    model = encoder_decoder(settings, config, rngs)
+    model = rules.encoder_decoder(settings, config, rngs)
     for embedding in (model.source_embedding, model.target_embedding):
         embedding.positions = sines_then_cosines
         if settings["model_type"] == "bart":
@@ -86,7 +78,7 @@ def build(settings: Settings, config: TransformerConfig, rngs: nnx.Rngs) -> Enco
     return model
 
 
-def rules(settings: Settings) -> list[Rule]:
+def table(settings: Settings) -> list[Rule]:
     """Return the rules of a checkpoint."""
     del settings
     projections = ("q_proj", "k_proj", "v_proj", "out_proj")
@@ -94,27 +86,27 @@ def rules(settings: Settings) -> list[Rule]:
     logits = "target_embedding.bias"
     found = [
         Rule(table, "model.shared.weight"),
-        Rule(logits, "final_logits_bias", WITH_LEADING_AXIS, default=0.0),
+        Rule(logits, "final_logits_bias", rules.LEADING_AXIS, default=0.0),
     ]
     for stack, embedding in (("encoder", "source_embedding"), ("decoder", "target_embedding")):
         ours, theirs = f"{stack}.layers.{{i}}", f"model.{stack}.layers.{{i}}"
         found += [
             Rule(f"{embedding}.positions.table", f"model.{stack}.embed_positions.weight"),
-            *norm(f"{embedding}.norm", f"model.{stack}.layernorm_embedding"),
-            *linear(f"{ours}.feed_forward.sublayer.up", f"{theirs}.fc1"),
-            *linear(f"{ours}.feed_forward.sublayer.down", f"{theirs}.fc2"),
-            *norm(f"{ours}.feed_forward.norm", f"{theirs}.final_layer_norm"),
+            *rules.norm(f"{embedding}.norm", f"model.{stack}.layernorm_embedding"),
+            *rules.linear(f"{ours}.feed_forward.sublayer.up", f"{theirs}.fc1"),
+            *rules.linear(f"{ours}.feed_forward.sublayer.down", f"{theirs}.fc2"),
+            *rules.norm(f"{ours}.feed_forward.norm", f"{theirs}.final_layer_norm"),
         ]
         for name, short in (("self_attention", "self_attn"), ("cross_attention", "encoder_attn")):
-            found += attention(f"{ours}.{name}.sublayer", f"{theirs}.{short}", projections)
-            found += norm(f"{ours}.{name}.norm", f"{theirs}.{short}_layer_norm")
+            found += rules.attention(f"{ours}.{name}.sublayer", f"{theirs}.{short}", projections)
+            found += rules.norm(f"{ours}.{name}.norm", f"{theirs}.{short}_layer_norm")
     return found
 
 
 BART = Family(
     config,
     build,
-    rules,
+    table,
     copies={
         "lm_head.weight": "model.shared.weight",
         "model.encoder.embed_tokens.weight": "model.shared.weight",

@@ -3,7 +3,8 @@
 from flax import nnx
 
 from attention.modules import MaskedLanguageModel, TransformerConfig
-from attention.weights.rules import Family, Rule, Settings, attention, linear, norm
+from attention.weights import rules
+from attention.weights.rules import Family, Rule, Settings
 
 
 def config(settings: Settings) -> TransformerConfig:
@@ -36,7 +37,7 @@ def build(settings: Settings, config: TransformerConfig, rngs: nnx.Rngs) -> Mask
     return MaskedLanguageModel.from_config(config, vocab_size=size, has_head=True, rngs=rngs)
 
 
-def rules(settings: Settings) -> list[Rule]:
+def table(settings: Settings) -> list[Rule]:
     """Return the rules of a checkpoint."""
     del settings
     ours, theirs, tables = "encoder.layers.{i}", "bert.encoder.layer.{i}", "bert.embeddings"
@@ -45,23 +46,23 @@ def rules(settings: Settings) -> list[Rule]:
         Rule("embedding.tokens", f"{tables}.word_embeddings.weight"),
         Rule("embedding.positions.table", f"{tables}.position_embeddings.weight"),
         Rule("embedding.token_types", f"{tables}.token_type_embeddings.weight"),
-        *norm("embedding.norm", f"{tables}.LayerNorm"),
-        *attention(f"{ours}.self_attention.sublayer", f"{theirs}.attention", projections),
-        *norm(f"{ours}.self_attention.norm", f"{theirs}.attention.output.LayerNorm"),
-        *linear(f"{ours}.feed_forward.sublayer.up", f"{theirs}.intermediate.dense"),
-        *linear(f"{ours}.feed_forward.sublayer.down", f"{theirs}.output.dense"),
-        *norm(f"{ours}.feed_forward.norm", f"{theirs}.output.LayerNorm"),
-        *linear("head.linear", "cls.predictions.transform.dense"),
-        *norm("head.norm", "cls.predictions.transform.LayerNorm"),
+        *rules.norm("embedding.norm", f"{tables}.LayerNorm"),
+        *rules.attention(f"{ours}.self_attention.sublayer", f"{theirs}.attention", projections),
+        *rules.norm(f"{ours}.self_attention.norm", f"{theirs}.attention.output.LayerNorm"),
+        *rules.linear(f"{ours}.feed_forward.sublayer.up", f"{theirs}.intermediate.dense"),
+        *rules.linear(f"{ours}.feed_forward.sublayer.down", f"{theirs}.output.dense"),
+        *rules.norm(f"{ours}.feed_forward.norm", f"{theirs}.output.LayerNorm"),
+        *rules.linear("head.linear", "cls.predictions.transform.dense"),
+        *rules.norm("head.norm", "cls.predictions.transform.LayerNorm"),
         Rule("embedding.bias", "cls.predictions.bias"),
-        *linear("output", "cls.predictions.decoder"),
+        *rules.linear("output", "cls.predictions.decoder"),
     ]
 
 
 BERT = Family(
     config,
     build,
-    rules,
+    table,
     copies={
         "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
         "cls.predictions.decoder.bias": "cls.predictions.bias",

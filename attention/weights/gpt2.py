@@ -1,16 +1,8 @@
 """GPT-2 (Radford et al. 2019)."""
 
 from attention.modules import TransformerConfig
-from attention.weights.rules import (
-    FLAT,
-    Family,
-    Rule,
-    Settings,
-    language_model,
-    linear,
-    matrix,
-    norm,
-)
+from attention.weights import rules
+from attention.weights.rules import Family, Rule, Settings
 
 
 def config(settings: Settings) -> TransformerConfig:
@@ -35,7 +27,7 @@ def config(settings: Settings) -> TransformerConfig:
     )
 
 
-def rules(settings: Settings) -> list[Rule]:
+def table(settings: Settings) -> list[Rule]:
     """Return the rules of a checkpoint: matrices are stored as `[inputs, outputs]`."""
     del settings
     ours, theirs = "decoder.layers.{i}", "transformer.h.{i}"
@@ -43,30 +35,30 @@ def rules(settings: Settings) -> list[Rule]:
     projections = []
     for name in ("query", "key", "value"):
         projections += [
-            Rule(f"{attention}.{name}.kernel", f"{projection}.weight", matrix(), axis=1),
-            Rule(f"{attention}.{name}.bias", f"{projection}.bias", FLAT, axis=0),
+            Rule(f"{attention}.{name}.kernel", f"{projection}.weight", rules.matrix(), axis=1),
+            Rule(f"{attention}.{name}.bias", f"{projection}.bias", rules.FLAT, axis=0),
         ]
     return [
         Rule("embedding.tokens", "transformer.wte.weight"),
         Rule("embedding.positions.table", "transformer.wpe.weight"),
         *projections,
-        Rule(f"{attention}.output.kernel", f"{theirs}.attn.c_proj.weight", matrix(2)),
+        Rule(f"{attention}.output.kernel", f"{theirs}.attn.c_proj.weight", rules.matrix(2)),
         Rule(f"{attention}.output.bias", f"{theirs}.attn.c_proj.bias"),
-        *norm(f"{ours}.self_attention.norm", f"{theirs}.ln_1"),
+        *rules.norm(f"{ours}.self_attention.norm", f"{theirs}.ln_1"),
         Rule(f"{ours}.feed_forward.sublayer.up.kernel", f"{theirs}.mlp.c_fc.weight"),
         Rule(f"{ours}.feed_forward.sublayer.up.bias", f"{theirs}.mlp.c_fc.bias"),
         Rule(f"{ours}.feed_forward.sublayer.down.kernel", f"{theirs}.mlp.c_proj.weight"),
         Rule(f"{ours}.feed_forward.sublayer.down.bias", f"{theirs}.mlp.c_proj.bias"),
-        *norm(f"{ours}.feed_forward.norm", f"{theirs}.ln_2"),
-        *norm("decoder.norm", "transformer.ln_f"),
-        *linear("output", "lm_head"),
+        *rules.norm(f"{ours}.feed_forward.norm", f"{theirs}.ln_2"),
+        *rules.norm("decoder.norm", "transformer.ln_f"),
+        *rules.linear("output", "lm_head"),
     ]
 
 
 GPT2 = Family(
     config,
-    language_model,
-    rules,
+    rules.language_model,
+    table,
     copies={"lm_head.weight": "transformer.wte.weight"},
     ignored=("transformer.h.*.attn.bias", "transformer.h.*.attn.masked_bias"),
     renames=((r"^(h\.|wte\.|wpe\.|ln_f\.)", r"transformer.\1"),),

@@ -4,7 +4,8 @@ from typing import Any
 
 from attention.modules import Rotary, TransformerConfig
 from attention.primitives.choice import one_of
-from attention.weights.rules import Family, Rule, Settings, attention, language_model, linear, norm
+from attention.weights import rules
+from attention.weights.rules import Family, Rule, Settings
 
 FULL, SLIDING = "full_attention", "sliding_attention"  # layer_types
 ROPE_FIELDS = (
@@ -88,7 +89,7 @@ def windows(settings: Settings) -> list[dict[str, Any]]:
     return [{"window": window if kind == SLIDING else None} for kind in kinds]
 
 
-def rules(settings: Settings) -> list[Rule]:
+def table(settings: Settings) -> list[Rule]:
     """Return the rules of a checkpoint."""
     del settings
     ours, theirs = "decoder.layers.{i}", "model.layers.{i}"
@@ -96,21 +97,21 @@ def rules(settings: Settings) -> list[Rule]:
     projections = ("q_proj", "k_proj", "v_proj", "o_proj")
     return [
         Rule("embedding.tokens", "model.embed_tokens.weight"),
-        *attention(f"{ours}.self_attention.sublayer", f"{theirs}.self_attn", projections),
-        *norm(f"{ours}.self_attention.norm", f"{theirs}.input_layernorm"),
-        *linear(f"{feed_forward}.gate", f"{theirs}.mlp.gate_proj"),
-        *linear(f"{feed_forward}.up", f"{theirs}.mlp.up_proj"),
-        *linear(f"{feed_forward}.down", f"{theirs}.mlp.down_proj"),
-        *norm(f"{ours}.feed_forward.norm", f"{theirs}.post_attention_layernorm"),
-        *norm("decoder.norm", "model.norm"),
-        *linear("output", "lm_head"),
+        *rules.attention(f"{ours}.self_attention.sublayer", f"{theirs}.self_attn", projections),
+        *rules.norm(f"{ours}.self_attention.norm", f"{theirs}.input_layernorm"),
+        *rules.linear(f"{feed_forward}.gate", f"{theirs}.mlp.gate_proj"),
+        *rules.linear(f"{feed_forward}.up", f"{theirs}.mlp.up_proj"),
+        *rules.linear(f"{feed_forward}.down", f"{theirs}.mlp.down_proj"),
+        *rules.norm(f"{ours}.feed_forward.norm", f"{theirs}.post_attention_layernorm"),
+        *rules.norm("decoder.norm", "model.norm"),
+        *rules.linear("output", "lm_head"),
     ]
 
 
 LLAMA = Family(
     config,
-    language_model,
-    rules,
+    rules.language_model,
+    table,
     copies={"lm_head.weight": "model.embed_tokens.weight"},
     ignored=("model.layers.*.self_attn.rotary_emb.inv_freq",),
 )

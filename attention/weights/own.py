@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -60,19 +59,28 @@ def describe(model: nnx.Module, config: TransformerConfig | None) -> dict[str, A
         "model_type": MODEL_TYPE,
         "model": kind.__name__,
         "arguments": MODELS[kind](model),
-        "config": json.loads(json.dumps(asdict(config), default=_name_of_dtype)),
+        "config": _as_json(config),
     }
 
 
+def _as_json(config: TransformerConfig) -> dict[str, Any]:
+    """Return the fields of a config with dtypes as names."""
+    values = {}
+    for name, value in asdict(config).items():
+        try:
+            values[name] = json.loads(json.dumps(value, default=_name_of_dtype))
+        except TypeError:
+            raise ValueError(
+                f"{name} of the config contains a function, which a file cannot contain: register "
+                "it and give its name"
+            ) from None
+    return values
+
+
 def _name_of_dtype(value: object) -> str:
-    """Return the name of a dtype, as `default` of `json.dumps`."""
-    with suppress(TypeError):
-        if (dtype := np.dtype(value)).kind != "O":
-            return dtype.name
-    name = getattr(value, "__name__", value)
-    raise ValueError(
-        f"the config contains {name}, which a file cannot contain: register it and give its name"
-    )
+    if (dtype := np.dtype(value)).kind == "O":  # of a class; a function is a TypeError
+        raise TypeError
+    return dtype.name
 
 
 def config(settings: Settings) -> TransformerConfig:

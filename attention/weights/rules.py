@@ -91,7 +91,7 @@ def matrix(num_inputs: int = 1) -> Layout:
 
 SAME = Layout(lambda array: array)
 FLAT = Layout(lambda array: array.reshape(-1))  # biases [N, H] as [N·H]
-WITH_LEADING_AXIS = Layout(lambda array: array[None])
+LEADING_AXIS = Layout(lambda array: array[None])
 
 
 @dataclass(frozen=True)

@@ -3,15 +3,8 @@
 from flax import nnx
 
 from attention.modules import EncoderDecoder, Relative, TransformerConfig
-from attention.weights.rules import (
-    Family,
-    Rule,
-    Settings,
-    attention,
-    encoder_decoder,
-    linear,
-    transposed,
-)
+from attention.weights import rules
+from attention.weights.rules import Family, Rule, Settings
 
 
 def config(settings: Settings) -> TransformerConfig:
@@ -20,15 +13,16 @@ def config(settings: Settings) -> TransformerConfig:
     if not tied:
         settings.require("scale_decoder_outputs", False)
     kind = settings.get("feed_forward_proj", "relu")
-    activation = "gelu_new" if kind == "gated-gelu" else kind.removeprefix("gated-")
-    settings.require("is_gated_act", is_gated(settings))
+    gated, activation = kind.startswith("gated-"), kind.removeprefix("gated-")
+    activation = "gelu_new" if kind == "gated-gelu" else activation
+    settings.require("is_gated_act", gated)
     return TransformerConfig(
         width=width,
         num_heads=settings["num_heads"],
         head_width=settings["d_kv"],
         hidden=settings["d_ff"],
         activation=settings.activation("dense_act_fn", activation),
-        gated=is_gated(settings),
+        gated=gated,
         norm="rms",
         norm_epsilon=settings.get("layer_norm_epsilon", 1e-6),
         positions="relative",
@@ -48,44 +42,39 @@ def config(settings: Settings) -> TransformerConfig:
     )
 
 
-def is_gated(settings: Settings) -> bool:
-    """Return whether the feed-forward layers of a checkpoint are gated."""
-    return settings.get("feed_forward_proj", "relu").startswith("gated-")
-
-
 def build(settings: Settings, config: TransformerConfig, rngs: nnx.Rngs) -> EncoderDecoder:
     """Return the model of a checkpoint."""
-    model = encoder_decoder(settings, config, rngs)
+    model = rules.encoder_decoder(settings, config, rngs)
     for embedding in (model.source_embedding, model.target_embedding):
         embedding.max_length = None  # the last bucket is for all larger distances
     return model
 
 
-def rules(settings: Settings) -> list[Rule]:
+def table(settings: Settings) -> list[Rule]:
     """Return the rules of a checkpoint."""
+    up = "wi_1" if settings.get("feed_forward_proj", "relu").startswith("gated-") else "wi"
     found = [
         Rule("target_embedding.tokens", "shared.weight"),
-        *linear("output", "lm_head"),
+        *rules.linear("output", "lm_head"),
     ]
     decoder = (("self_attention", "SelfAttention"), ("cross_attention", "EncDecAttention"))
     for stack, attentions in (("encoder", decoder[:1]), ("decoder", decoder)):
         ours, theirs = f"{stack}.layers.{{i}}", f"{stack}.block.{{i}}.layer"
         table = f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
-        found.append(Rule(f"{stack}.score.table", table, transposed()))
+        found.append(Rule(f"{stack}.score.table", table, rules.transposed()))
         for number, (name, long) in enumerate(attentions):
             block = f"{theirs}.{number}"
-            found += attention(f"{ours}.{name}.sublayer", f"{block}.{long}", ("q", "k", "v", "o"))
-            found.append(Rule(f"{ours}.{name}.norm.scale", f"{block}.layer_norm.weight"))
+            attention = f"{block}.{long}"
+            found += rules.attention(f"{ours}.{name}.sublayer", attention, ("q", "k", "v", "o"))
+            found += rules.norm(f"{ours}.{name}.norm", f"{block}.layer_norm")
         ours, block = f"{ours}.feed_forward", f"{theirs}.{len(attentions)}"
         dense = f"{block}.DenseReluDense"
         found += [
-            Rule(f"{ours}.norm.scale", f"{block}.layer_norm.weight"),
-            *linear(f"{ours}.sublayer.gate", f"{dense}.wi_0"),
-            *linear(
-                f"{ours}.sublayer.up", f"{dense}.wi_1" if is_gated(settings) else f"{dense}.wi"
-            ),
-            *linear(f"{ours}.sublayer.down", f"{dense}.wo"),
-            Rule(f"{stack}.norm.scale", f"{stack}.final_layer_norm.weight"),
+            *rules.norm(f"{ours}.norm", f"{block}.layer_norm"),
+            *rules.linear(f"{ours}.sublayer.gate", f"{dense}.wi_0"),
+            *rules.linear(f"{ours}.sublayer.up", f"{dense}.{up}"),
+            *rules.linear(f"{ours}.sublayer.down", f"{dense}.wo"),
+            *rules.norm(f"{stack}.norm", f"{stack}.final_layer_norm"),
         ]
     return found
 
@@ -93,7 +82,7 @@ def rules(settings: Settings) -> list[Rule]:
 T5 = Family(
     config,
     build,
-    rules,
+    table,
     copies={
         "lm_head.weight": "shared.weight",
         "encoder.embed_tokens.weight": "shared.weight",

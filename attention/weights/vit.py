@@ -5,16 +5,8 @@ from flax import nnx
 from jax import Array
 
 from attention.modules import Classifier, ClassToken, PatchEmbedding, TransformerConfig
-from attention.weights.rules import (
-    WITH_LEADING_AXIS,
-    Family,
-    Layout,
-    Rule,
-    Settings,
-    attention,
-    linear,
-    norm,
-)
+from attention.weights import rules
+from attention.weights.rules import Family, Layout, Rule, Settings
 
 
 class PositionedClassToken(ClassToken):
@@ -74,7 +66,7 @@ def patch_kernel(size: int, channels: int) -> Layout:
     )
 
 
-def rules(settings: Settings) -> list[Rule]:
+def table(settings: Settings) -> list[Rule]:
     """Return the rules of a checkpoint."""
     ours, theirs, first = "encoder.layers.{i}", "vit.encoder.layer.{i}", "vit.embeddings"
     projections = ("attention.query", "attention.key", "attention.value", "output.dense")
@@ -83,16 +75,16 @@ def rules(settings: Settings) -> list[Rule]:
     return [
         Rule("embedding.projection.kernel", f"{patch}.weight", kernel),
         Rule("embedding.projection.bias", f"{patch}.bias"),
-        Rule("pooling.vector", f"{first}.cls_token", WITH_LEADING_AXIS),
-        Rule("pooling.position", positions, WITH_LEADING_AXIS, axis=1),
-        Rule("embedding.positions.table", positions, WITH_LEADING_AXIS, axis=1),
-        *attention(f"{ours}.self_attention.sublayer", f"{theirs}.attention", projections),
-        *norm(f"{ours}.self_attention.norm", f"{theirs}.layernorm_before"),
-        *linear(f"{ours}.feed_forward.sublayer.up", f"{theirs}.intermediate.dense"),
-        *linear(f"{ours}.feed_forward.sublayer.down", f"{theirs}.output.dense"),
-        *norm(f"{ours}.feed_forward.norm", f"{theirs}.layernorm_after"),
-        *norm("encoder.norm", "vit.layernorm"),
-        *linear("output", "classifier"),
+        Rule("pooling.vector", f"{first}.cls_token", rules.LEADING_AXIS),
+        Rule("pooling.position", positions, rules.LEADING_AXIS, axis=1),
+        Rule("embedding.positions.table", positions, rules.LEADING_AXIS, axis=1),
+        *rules.attention(f"{ours}.self_attention.sublayer", f"{theirs}.attention", projections),
+        *rules.norm(f"{ours}.self_attention.norm", f"{theirs}.layernorm_before"),
+        *rules.linear(f"{ours}.feed_forward.sublayer.up", f"{theirs}.intermediate.dense"),
+        *rules.linear(f"{ours}.feed_forward.sublayer.down", f"{theirs}.output.dense"),
+        *rules.norm(f"{ours}.feed_forward.norm", f"{theirs}.layernorm_after"),
+        *rules.norm("encoder.norm", "vit.layernorm"),
+        *rules.linear("output", "classifier"),
     ]
 
 
@@ -106,4 +98,4 @@ def _num_patches(settings: Settings) -> int:
     return height * width
 
 
-VIT = Family(config, build, rules, ignored=("vit.pooler.*",))
+VIT = Family(config, build, table, ignored=("vit.pooler.*",))

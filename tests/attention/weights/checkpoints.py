@@ -53,11 +53,16 @@ def assert_equal_models(left, right):
 
 
 def changed_copy(name, folder, *, tensors=None, **settings):
-    """Copy a checkpoint of one file, with other tensors and other fields of config.json."""
+    """Copy a checkpoint, with other tensors and other fields of config.json; `...` deletes one."""
     shutil.copytree(FOLDER / name, folder)
     content = json.loads((folder / "config.json").read_text()) | settings
+    content = {name: value for name, value in content.items() if value is not ...}
     (folder / "config.json").write_text(json.dumps(content))
     if tensors is not None:
         path = folder / "model.safetensors"
         save_file(tensors(load_file(path)), path)
     return folder
+
+
+def without(name):
+    return lambda tensors: {each: value for each, value in tensors.items() if each != name}

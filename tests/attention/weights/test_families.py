@@ -27,6 +27,7 @@ from tests.attention.weights.checkpoints import (
     expected_of,
     model_of,
     tensors_of,
+    without,
 )
 
 # Relative to the largest logit; the float32 logits of Hugging Face differ from its own float64
@@ -184,8 +185,78 @@ def test_tensors_of_older_versions_of_transformers(name, tensors, tmp_path):
 
 
 def test_output_bias_that_is_missing_is_zero(tmp_path):
-    def without_bias(tensors):
-        return {name: value for name, value in tensors.items() if name != "final_logits_bias"}
-
-    folder = changed_copy("bart", tmp_path / "bart", tensors=without_bias)
+    folder = changed_copy("bart", tmp_path / "bart", tensors=without("final_logits_bias"))
     np.testing.assert_array_equal(weights.load(folder).target_embedding.bias[...], 0)
+
+
+@pytest.mark.parametrize(
+    "name, original, copy",
+    [
+        ("gpt2", "transformer.wte.weight", "lm_head.weight"),
+        ("qwen2", "model.embed_tokens.weight", "lm_head.weight"),
+        ("bart", "model.shared.weight", "model.encoder.embed_tokens.weight"),
+        ("t5", "shared.weight", "lm_head.weight"),
+        ("bert", "bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"),
+        ("bert", "cls.predictions.bias", "cls.predictions.decoder.bias"),
+    ],
+)
+def test_copies_of_tied_tensors(name, original, copy, tmp_path):
+    """An equal copy may be there, or be all that is there; another one is an error."""
+    both = changed_copy(name, tmp_path / "both", tensors=lambda t: t | {copy: t[original]})
+    alone = changed_copy(
+        name, tmp_path / "alone", tensors=lambda t: without(original)(t) | {copy: t[original]}
+    )
+    for folder in (both, alone):
+        assert_equal_models(weights.load(folder), model_of(name))
+    other = changed_copy(name, tmp_path / "other", tensors=lambda t: t | {copy: t[original] + 1})
+    with pytest.raises(ValueError, match=f"different tensors '{original}' and '{copy}'"):
+        weights.load(other)
+
+
+@pytest.mark.parametrize("has_both", [True, False])
+def test_bert_with_an_untied_output(has_both, tmp_path):
+    """The bias beside the output is used; an older checkpoint has the other one alone."""
+    output, bias = "cls.predictions.decoder", "cls.predictions.bias"
+
+    def untied(tensors):
+        tensors = tensors | {f"{output}.weight": tensors["bert.embeddings.word_embeddings.weight"]}
+        if has_both:
+            tensors |= {f"{output}.bias": tensors[bias], bias: np.zeros_like(tensors[bias])}
+        return tensors
+
+    folder = changed_copy("bert", tmp_path / "in", tensors=untied, tie_word_embeddings=False)
+    model = weights.load(folder)
+    assert_close(model, expected_of("bert"))
+    weights.save(model, tmp_path / "out")
+    original = tensors_of(FOLDER / "bert")[bias]
+    np.testing.assert_array_equal(tensors_of(tmp_path / "out")[f"{output}.bias"], original)
+
+
+@pytest.mark.parametrize(
+    "name, settings, field, value",
+    [
+        ("t5", {"dense_act_fn": "silu"}, "activation", "silu"),
+        ("mistral", {"sliding_window": ...}, "per_layer", [{"window": 4096}] * 2),
+        ("mistral", {"sliding_window": None}, "per_layer", []),
+        (
+            "qwen2",
+            {"use_sliding_window": True, "sliding_window": ..., "max_window_layers": 1}
+            | {"layer_types": ...},
+            "per_layer",
+            [{"window": None}, {"window": 4096}],
+        ),
+        (
+            "qwen2",
+            {"use_sliding_window": True, "sliding_window": 3}
+            | {"layer_types": ["sliding_attention", "full_attention"]},
+            "per_layer",
+            [{"window": 3}, {"window": None}],
+        ),
+    ],
+)
+def test_fields_of_config_json(name, settings, field, value, tmp_path):
+    content = json.loads(
+        (changed_copy(name, tmp_path / "a", **settings) / "config.json").read_text()
+    )
+    config = weights.FAMILIES[name].config(weights.Settings(content))
+    assert getattr(config, field) == value

@@ -1,13 +1,46 @@
-"""Files that `save` writes over an earlier checkpoint."""
+"""Which files `load` reads, and what `save` writes over an earlier checkpoint."""
 
+import json
+
+import numpy as np
 import pytest
 
 pytest.importorskip("safetensors", reason="needs the extra attention[weights]")
 pytest.importorskip("tokenizers", reason="needs the extra attention[weights]")
 
+from safetensors.numpy import load_file, save_file
+
 from attention import weights
 from attention.weights import files
-from tests.attention.weights.checkpoints import model_of
+from tests.attention.weights.checkpoints import (
+    assert_equal_models,
+    changed_copy,
+    model_of,
+    tensors_of,
+)
+
+
+def test_index_decides_which_copy_of_a_tensor_is_read(tmp_path):
+    """Each shard contains stale copies of the tensors of the others."""
+    folder = changed_copy("mistral", tmp_path / "stale")
+    stale = {name: np.zeros_like(tensor) for name, tensor in tensors_of(folder).items()}
+    for path in folder.glob("model-*.safetensors"):
+        save_file(stale | load_file(path), path)
+    assert_equal_models(weights.load(folder), model_of("mistral"))
+    path = folder / "model.safetensors.index.json"
+    index = json.loads(path.read_text())["weight_map"]
+    del index["model.norm.weight"]
+    path.write_text(json.dumps({"weight_map": index}))
+    with pytest.raises(ValueError, match=r"contains the tensor 'model.norm.weight' twice"):
+        weights.load(folder)
+
+
+def test_single_file_is_read_in_place_of_shards(tmp_path):
+    folder = changed_copy("mistral", tmp_path / "both")
+    tensors = {name: tensor + 1 for name, tensor in tensors_of(folder).items()}
+    save_file(tensors, folder / "model.safetensors")
+    read = weights.load(folder).embedding.tokens[...]
+    np.testing.assert_array_equal(read, model_of("mistral").embedding.tokens[...] + 1)
 
 
 def contents(folder):

@@ -13,28 +13,28 @@ pytest.importorskip("tokenizers", reason="needs the extra attention[weights]")
 from attention import weights
 from attention.modules import LanguageModel, TransformerConfig
 from tests.attention.modules.inputs import filled
-from tests.attention.weights.checkpoints import FOLDER, changed_copy, model_of
+from tests.attention.weights.checkpoints import FOLDER, changed_copy, model_of, without
 
 NORM = "transformer.h.1.ln_2.weight"
-
-
-def without(name):
-    return lambda tensors: {each: value for each, value in tensors.items() if each != name}
-
-
 QUERIES = "transformer.h.0.attn.c_attn.weight"
 MORE = "transformer.h.2.ln_2.weight"
 TENSORS = {
-    f"the gpt2 checkpoint lacks the tensor '{NORM}'$": without(NORM),
-    "lacks the tensor 'transformer.h.0.attn.c_attn.bias' and 27 more$": lambda tensors: {},
-    f"contains the tensor '{MORE}', which a model .* does not have$": lambda tensors: (
+    f"the gpt2 checkpoint lacks the tensor '{NORM}', which its config.json needs$": without(NORM),
+    "lacks the tensor '.*', which its config.json needs; 27 more": lambda tensors: {},
+    f"contains the tensor '{MORE}', which its config.json does not use$": lambda tensors: (
         tensors | {MORE: tensors[NORM]}
     ),
-    rf"the tensor '{NORM}' .* has shape \(15,\), .* needs \(16,\)$": lambda tensors: (
+    rf"contains '{NORM}' with shape \(15,\), .* needs \(16,\)$": lambda tensors: (
         tensors | {NORM: np.ones(15, np.float32)}
     ),
-    rf"the tensor '{QUERIES}' .* has shape \(48, 16\), .* needs \(16, 48\)$": lambda tensors: (
+    rf"contains '{QUERIES}' with shape \(48, 16\), .* needs \(16, 48\)$": lambda tensors: (
         tensors | {QUERIES: np.ones((48, 16), np.float32)}
+    ),
+    f"'{NORM}' with dtype I8: quantized checkpoints are not supported": lambda tensors: (
+        tensors | {NORM: np.ones(16, np.int8)}
+    ),
+    f"contains the tensor '{NORM}' twice$": lambda tensors: (
+        tensors | {NORM.removeprefix("transformer."): tensors[NORM]}
     ),
 }
 
@@ -51,17 +51,31 @@ def test_tensors_that_do_not_fit(words, tmp_path):
     [
         ("gpt2", {"model_type": "mamba"}, "must be one of gpt2, llama, .* got 'mamba'"),
         ("gpt2", {"model_type": "gpt"}, "did you mean 'gpt2'"),
+        ("gpt2", {"model_type": ...}, r"lacks 'model_type', .* experiments.load_run\(folder\)"),
+        ("gpt2", {"n_layer": ...}, "config.json of a gpt2 checkpoint lacks 'n_layer'"),
         ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "True is not supported"),
         ("gpt2", {"activation_function": "mish"}, "activation_function must be one of relu"),
-        ("gpt2", {"n_embd": 20}, "the config needs"),
+        ("gpt2", {"n_embd": 20}, "its config.json needs"),
+        ("gpt2", {"n_embd": "16"}, "config.json describes no gpt2 model"),
+        ("gpt2", {"vocab_size": "53"}, "config.json describes no gpt2 model"),
+        ("vit", {"patch_size": [2, 2]}, "config.json describes no vit model"),
         ("llama", {"mlp_bias": True}, "mlp_bias=True is not supported: it must be False"),
-        ("llama", {"rope_parameters": {"rope_type": "yarn"}}, "rope_type must be one of default"),
+        ("llama", {"rope_parameters": {"rope_type": "yarn"}}, "'yarn' is not supported: released"),
+        ("llama", {"rope_parameters": {"rope_type": "longrope"}}, "rope_type must be one of"),
         ("llama", {"rope_parameters": {"rope_type": "linear"}}, "of a llama .* lacks 'factor'"),
-        ("llama", {"rope_parameters": {"rope_type": "llama3"}}, "lacks 'low_freq_factor'"),
+        ("llama", {"rope_parameters": {"low_freq_factor": 2}}, "low_freq_factor=2 is not"),
+        ("llama", {"rope_parameters": {"full_attention": {}}}, "fields of rope_parameters must be"),
         ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5 is not supported"),
         ("llama", {"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}}, "be 1.0"),
-        ("bart", {"decoder_ffn_dim": 7}, "equal encoder_ffn_dim and decoder_ffn_dim, got 20 and 7"),
-        ("t5", {"tie_word_embeddings": False}, "must have tie_word_embeddings=True"),
+        ("mistral", {"layer_types": ["full_attention"] * 2}, "layer_types=.* is not supported"),
+        (
+            "qwen2",
+            {"use_sliding_window": True, "sliding_window": 3, "layer_types": ["full_attention"]},
+            "layer_types must be 2 times 'full_attention' or",
+        ),
+        ("bart", {"decoder_ffn_dim": 7}, "decoder_ffn_dim=7 is not supported: it must be 20"),
+        ("t5", {"tie_word_embeddings": False}, "scale_decoder_outputs=True is not supported"),
+        ("t5", {"is_gated_act": True}, "is_gated_act=True is not supported"),
         ("bert", {"position_embedding_type": "relative_key"}, "it must be 'absolute'"),
     ],
 )
@@ -71,49 +85,40 @@ def test_config_that_is_not_supported(name, settings, words, tmp_path):
         weights.load(folder)
 
 
-def test_options_that_are_not_supported():
-    with pytest.raises(ValueError, match=r"got 'drpout'; did you mean 'dropout'\?"):
-        weights.load(FOLDER / "gpt2", drpout=0.7)
-    with pytest.raises(ValueError, match=r"model= is used as it is: it takes no dropout, nonsense"):
-        weights.load(FOLDER / "gpt2", model=model_of("gpt2"), dropout=0.7, nonsense=3)
-
-
-def language_model(**fields):
-    config = TransformerConfig(
-        width=16, num_heads=4, hidden=24, positions="learned", max_length=32, **fields
-    )
-    return filled(lambda: LanguageModel.from_config(config, vocab_size=53, rngs=nnx.Rngs(0)))
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        ({"drpout": 0.7}, r"got 'drpout'; did you mean 'dropout'\?"),
+        ({"dtype": "bf16"}, "dtype must be a floating dtype, such as 'bfloat16', .* got 'bf16'"),
+        ({"param_dtype": "int8"}, "param_dtype must be a floating dtype"),
+        ({"model": ..., "dropout": 0.7}, "model= is used as it is: it takes no dropout"),
+    ],
+)
+def test_options_that_are_not_supported(options, words):
+    with pytest.raises(ValueError, match=words):
+        weights.load(FOLDER / "gpt2", **options)
 
 
 @pytest.mark.parametrize(
     "fields, words",
     [
         ({"gated": True}, "the model has the parameter 'decoder.layers.0.feed_forward.*gate"),
-        ({"use_bias": False}, "contains the tensor '.*bias' .*, which the model= does not have"),
-        ({"decoder_layers": 3}, "lacks the tensor 'transformer.h.2.*, which the model= needs"),
-        ({}, r"the tensor '.*' of the gpt2 checkpoint has shape .*, and the model needs \("),
+        ({"use_bias": False}, "contains the tensor '.*bias', which model= does not use"),
+        ({"decoder_layers": 3}, "lacks the tensor 'transformer.h.2.*, which model= needs"),
+        ({"hidden": 24}, r"contains '.*' with shape .*, and model= needs \("),
     ],
 )
 def test_model_of_another_structure(fields, words):
+    sizes = {"width": 16, "num_heads": 4, "hidden": 40, "max_length": 32} | fields
+    config = TransformerConfig(positions="learned", **sizes)
+    make = lambda: LanguageModel.from_config(config, vocab_size=53, rngs=nnx.Rngs(0))  # noqa: E731
     with pytest.raises(ValueError, match=words):
-        weights.load(FOLDER / "gpt2", model=nnx.eval_shape(lambda: language_model(**fields)))
-
-
-def test_field_that_is_missing(tmp_path):
-    folder = changed_copy("gpt2", tmp_path / "bad")
-    settings = json.loads((folder / "config.json").read_text())
-    del settings["n_layer"]
-    (folder / "config.json").write_text(json.dumps(settings))
-    with pytest.raises(ValueError, match=r"config.json of a gpt2 checkpoint lacks 'n_layer'"):
-        weights.load(folder)
-
-
-def test_name_that_is_no_folder(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"is not a folder: .* of the families gpt2, llama"):
-        weights.load(tmp_path / "gpt2")
+        weights.load(FOLDER / "gpt2", model=nnx.eval_shape(lambda: filled(make)))
 
 
 def test_files_that_are_missing_or_damaged(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"is not a folder: .* of the families gpt2, llama"):
+        weights.load(tmp_path / "gpt2")
     with pytest.raises(FileNotFoundError, match=r"contains no config.json"):
         weights.load(tmp_path)
     folder = changed_copy("gpt2", tmp_path / "bad")
@@ -123,23 +128,26 @@ def test_files_that_are_missing_or_damaged(tmp_path):
     (folder / "model.safetensors").unlink()
     with pytest.raises(FileNotFoundError, match=r"contains no model.safetensors or"):
         weights.load(folder)
-    (folder / "config.json").write_text("[1]")
-    with pytest.raises(ValueError, match="must contain a JSON object, got list"):
-        weights.load(folder)
-    (folder / "config.json").write_text("{")
-    with pytest.raises(ValueError, match="is not JSON"):
-        weights.load(folder)
+    for text, words in (("[1]", "must contain a JSON object, got list"), ("{", "is not JSON")):
+        (folder / "config.json").write_text(text)
+        with pytest.raises(ValueError, match=words):
+            weights.load(folder)
 
 
-def test_shard_that_is_missing_or_elsewhere(tmp_path):
+@pytest.mark.parametrize(
+    "error, index, words",
+    [
+        (ValueError, {}, "must map names of tensors to names of files"),
+        (ValueError, {"weight_map": []}, "must map names of tensors to names of files"),
+        (ValueError, {"weight_map": {"a": 3}}, "must map names of tensors to names of files"),
+        (ValueError, {"weight_map": {"a": "../model.safetensors"}}, "which is not in its folder"),
+        (FileNotFoundError, {"weight_map": {"a": "b.safetensors"}}, "contains no b.safetensors"),
+    ],
+)
+def test_index_that_is_damaged(error, index, words, tmp_path):
     folder = changed_copy("mistral", tmp_path / "bad")
-    shards = sorted(folder.glob("model-*.safetensors"))
-    shards[1].unlink()
-    with pytest.raises(FileNotFoundError, match=f"contains no {shards[1].name}"):
-        weights.load(folder)
-    index = {"weight_map": {"model.norm.weight": "../model.safetensors"}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(ValueError, match="which is not in its folder"):
+    with pytest.raises(error, match=words):
         weights.load(folder)
 
 
@@ -160,7 +168,7 @@ def test_pickles_and_code_are_not_read(tmp_path):
 
 def test_model_that_does_not_fit_the_layout(tmp_path):
     settings = json.loads((FOLDER / "gpt2" / "config.json").read_text())
-    with pytest.raises(ValueError, match="unlike the gpt2 config"):
+    with pytest.raises(ValueError, match="of the model is None, and the gpt2 config makes"):
         weights.save(model_of("llama"), tmp_path, config=settings)
     with pytest.raises(ValueError, match="activation of the model is 'gelu', and the gpt2 config"):
         weights.save(model_of("gpt2"), tmp_path, config=settings | {"activation_function": "relu"})
