@@ -5,8 +5,7 @@ from pathlib import Path
 
 from experiments.config import Config
 from experiments.inference.prediction import show
-from experiments.registry import TASKS
-from experiments.training.session import restore
+from experiments.trained import Run
 from experiments.workdir import Workdir
 
 
@@ -25,6 +24,5 @@ def predict(
     Returns:
         Number of lines without an answer; each has a message on standard error.
     """
-    task = TASKS[config.task].load(config, workdir, cache)
-    state = restore(workdir, task).state
-    return show((task.predict(state, lines) for lines in groups), form)
+    run = Run.load(workdir, cache, config)
+    return show((run.predict(lines) for lines in groups), form)
