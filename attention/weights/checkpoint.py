@@ -23,13 +23,7 @@ from attention.weights.files import Tensor, list_tensors, read_json, write_check
 from attention.weights.gpt2 import GPT2
 from attention.weights.llama import LLAMA
 from attention.weights.own import DTYPES, MODEL_TYPE, OWN, describe
-from attention.weights.rules import (
-    Family,
-    Part,
-    Settings,
-    parameters_of,
-    parts_by_tensor,
-)
+from attention.weights.rules import Family, Part, Settings, parts_by_tensor
 from attention.weights.t5 import T5
 from attention.weights.vit import VIT
 
@@ -119,7 +113,7 @@ def load(
     settings = Settings(read_json(folder / "config.json"))
     family = _family(settings)
     abstract = _abstract(family, settings, options) if model is None else model
-    parts = parts_by_tensor(parameters_of(abstract), family, settings)
+    parts = parts_by_tensor(abstract, family, settings)
     tensors = list_tensors(folder, family.rename)
     user = "its config.json" if model is None else "model="
     if problems := list(_problems(parts, tensors, family, user)):
@@ -165,15 +159,15 @@ def save(
         ignored = () if isinstance(config, TransformerConfig) else OPTIONS_OF_LOAD
         kind = settings["model_type"]
         _check_model(model, _abstract(family, settings, {}), kind, ignored=ignored)
-    parts = parts_by_tensor(parameters_of(model), family, settings)
+    parts = parts_by_tensor(model, family, settings)
 
     def tensor(name: str) -> np.ndarray:
-        written = [part.rule.layout.write(part.parameter.read()) for part in parts[name]]
+        written = [part.write() for part in parts[name]]
         axis = parts[name][0].rule.axis
         return written[0] if axis is None else np.concatenate(written, axis=axis)
 
-    dtypes = {name: parts[name][0].parameter.value.dtype for name in sorted(parts)}
-    sizes = {name: math.prod(parts[name][-1].shape) * dtypes[name].itemsize for name in dtypes}
+    dtypes = {name: parts[name][0].array.dtype for name in sorted(parts)}
+    sizes = {name: math.prod(parts[name][-1].end) * dtypes[name].itemsize for name in dtypes}
     dtype = dtypes[max(sizes, key=lambda name: sizes[name])]
     settings |= {name: dtype.name for name in DTYPE_FIELDS if name in settings}
     folder = Path(folder)
@@ -238,12 +232,12 @@ def _problems(
         elif not family.is_ignored(copy) and not _are_equal(tensors[copy], tensors[original]):
             yield f"contains different tensors {original!r} and {copy!r}, which {user} ties"
     for name, (*_, last) in parts.items():
-        is_float = jnp.issubdtype(last.parameter.value.dtype, jnp.floating)
+        is_float = jnp.issubdtype(last.array.dtype, jnp.floating)
         if name not in tensors:
             if last.rule.default is None:
                 yield f"lacks the tensor {name!r}, which {user} needs"
-        elif (shape := tensors[name].shape) != last.shape:
-            yield f"contains {name!r} with shape {shape}, and {user} needs {last.shape}"
+        elif (shape := tensors[name].shape) != last.end:
+            yield f"contains {name!r} with shape {shape}, and {user} needs {last.end}"
         elif is_float and (dtype := tensors[name].dtype) not in FLOATING:
             yield f"contains {name!r} with dtype {dtype}: quantized checkpoints are not supported"
     for name in tensors:
@@ -264,9 +258,9 @@ def _filled(
     """Return a model with the arrays of a checkpoint, the largest of which are read first."""
     layers: dict[tuple[Any, ...], list[Part]] = {}
     for part in (part for each in parts.values() for part in each):
-        layers.setdefault(part.parameter.key, []).append(part)
+        layers.setdefault(part.key, []).append(part)
     values = {}
-    for key in sorted(layers, key=lambda key: -layers[key][0].parameter.value.size):
+    for key in sorted(layers, key=lambda key: -layers[key][0].array.size):
         values[key] = _read(layers[key], tensors, param_dtype)
     definition, state = nnx.split(model)
     flat = []
@@ -292,18 +286,18 @@ def _read(
     """
     stacked = None
     for part in layers:
-        index, shape, abstract = part.parameter.index, part.parameter.shape, part.parameter.value
         if part.tensor in tensors:
-            value = part.rule.layout.read(tensors[part.tensor].read(part.slices)).reshape(shape)
+            value = part.rule.layout.read(tensors[part.tensor].read(part.slices))
         else:
-            value = np.full(shape, part.rule.default, abstract.dtype)
+            value = np.full(part.shape, part.rule.default, part.array.dtype)
         is_float = jnp.issubdtype(value.dtype, jnp.floating)
         dtype = value.dtype if param_dtype is None or not is_float else param_dtype
-        if index is None:
-            stacked = value.astype(dtype, copy=False)
+        value = value.reshape(part.shape).astype(dtype, copy=False)
+        if part.index is None:
+            stacked = value
         else:
-            stacked = np.empty(abstract.shape, dtype) if stacked is None else stacked
-            stacked[index] = value
+            stacked = np.empty(part.array.shape, dtype) if stacked is None else stacked
+            stacked[part.index] = value
     return jax.device_put(stacked).block_until_ready()
 
 

@@ -5,7 +5,7 @@ instance `[D, N, H]`; PyTorch stores it as `[outputs, inputs]`, for instance `[N
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from re import sub
@@ -194,39 +194,80 @@ def encoder_decoder(
     return EncoderDecoder.from_config(config, rngs=rngs, **sizes)
 
 
-class Parameter(NamedTuple):
-    """A parameter of one layer, or outside of layers.
+class Part(NamedTuple):
+    """A parameter of one layer, or outside of layers, and the part of a tensor that contains it.
 
     Attributes:
-        path: dotted path, in which `{i}` is the index of the layer.
-        layer: its index; 0 outside of layers.
         key: of the array with the parameter, in the flat state of the model.
         index: of the parameter on the leading axis of the array, if that contains several layers.
-        value: the array, or its shape and dtype.
+        array: that array, or its shape and dtype.
+        rule: of the parameter.
+        tensor: name of the tensor.
+        end: shape of the tensor up to the end of the part; of the last part, of the whole tensor.
+        slices: of the part in the tensor; empty for all of it.
     """
 
-    path: str
-    layer: int
     key: tuple[Any, ...]
     index: int | None
-    value: Any
+    array: Any
+    rule: Rule
+    tensor: str
+    end: tuple[int, ...]
+    slices: tuple[slice, ...]
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of the parameter."""
-        return self.value.shape[self.index is not None :]
+        return self.array.shape[self.index is not None :]
 
-    def read(self) -> np.ndarray:
-        """Copy the parameter to the host, and no other layer of the array."""
-        return np.asarray(self.value if self.index is None else self.value[self.index])
+    def write(self) -> np.ndarray:
+        """Return the part of the tensor; no other layer of the array is copied to the host."""
+        parameter = self.array if self.index is None else self.array[self.index]
+        return self.rule.layout.write(np.asarray(parameter))
 
 
-def parameters_of(model: nnx.Module) -> list[Parameter]:
-    """List the parameters of a model by layer, without the state of random number generators."""
+def parts_by_tensor(model: nnx.Module, family: Family, settings: Settings) -> dict[str, list[Part]]:
+    """Return the parts of each tensor of a model, by its name in the checkpoint.
+
+    Raises:
+        ValueError: a parameter without a rule.
+    """
+    arrays = [*_arrays(model)]
+    rules = [Rule(path, path) for path, *_ in arrays]
+    if family.rules is not None:
+        rules = family.rules(settings)
+    order = {rule.parameter: number for number, rule in enumerate(rules)}
+    for path, layers, *_ in arrays:
+        if path not in order:
+            raise ValueError(
+                f"the model has the parameter {path.replace('{i}', str(layers[0]))!r}, for which a "
+                f"{settings['model_type']} checkpoint has no tensor"
+            )
+    tensors: dict[str, list[Part]] = {}
+    for path, layers, key, array in sorted(arrays, key=lambda each: order[each[0]]):
+        rule, is_stacked = rules[order[path]], len(layers) > 1
+        given = jax.ShapeDtypeStruct(array.shape[is_stacked:], "float32")
+        shape = jax.eval_shape(rule.layout.write, given).shape
+        for index, layer in enumerate(layers):
+            name = rule.tensor.replace("{i}", str(layer))
+            parts = tensors.setdefault(name, [])
+            end, slices = list(shape), ()
+            if rule.axis is not None:
+                start = parts[-1].end[rule.axis] if parts else 0
+                end[rule.axis] += start
+                slices = (*[slice(None)] * rule.axis, slice(start, end[rule.axis]))
+            place = index if is_stacked else None
+            parts.append(Part(key, place, array, rule, name, tuple(end), slices))
+    return tensors
+
+
+def _arrays(model: nnx.Module) -> Iterator[tuple[str, Sequence[int], tuple[Any, ...], Any]]:
+    """Yield path, layers, key and array of each array, without those of random number generators.
+
+    In a path, `{i}` is the index of a layer. An array with several layers has a leading axis.
+    """
     stacks = {path: part for path, part in nnx.iter_modules(model) if isinstance(part, Layers)}
-    _, state = nnx.split(model)
-    found = []
-    for key, leaf in nnx.to_flat_state(state):
+    for key, leaf in nnx.to_flat_state(nnx.state(model)):
         if isinstance(leaf, nnx.RngState):
             continue
         path, layers = list(map(str, key)), [0]
@@ -235,59 +276,5 @@ def parameters_of(model: nnx.Module) -> list[Parameter]:
                 layers = stacks[key[:end]].indices()[int(key[end + 1])]
                 path[end : end + 2] = ["{i}"]
                 break
-        value = leaf.get_value() if isinstance(leaf, nnx.Variable) else leaf
-        for index, layer in enumerate(layers):
-            place = index if len(layers) > 1 else None
-            found.append(Parameter(".".join(path), layer, key, place, value))
-    return found
-
-
-class Part(NamedTuple):
-    """A tensor, or a part of it, that contains a parameter.
-
-    Attributes:
-        tensor: its name.
-        rule: of the parameter.
-        parameter: that it contains.
-        shape: of the tensor up to the end of the part.
-        slices: of the part in the tensor; empty for all of it.
-    """
-
-    tensor: str
-    rule: Rule
-    parameter: Parameter
-    shape: tuple[int, ...]
-    slices: tuple[slice, ...] = ()
-
-
-def parts_by_tensor(
-    parameters: Sequence[Parameter], family: Family, settings: Settings
-) -> dict[str, list[Part]]:
-    """Return the parts of each tensor of a model, by its name in the checkpoint.
-
-    Raises:
-        ValueError: a parameter without a rule.
-    """
-    rules = [Rule(path, path) for path in dict.fromkeys(each.path for each in parameters)]
-    if family.rules is not None:
-        rules = list(family.rules(settings))
-    order = {rule.parameter: number for number, rule in enumerate(rules)}
-    for path, layer, *_ in parameters:
-        if path not in order:
-            raise ValueError(
-                f"the model has the parameter {path.replace('{i}', str(layer))!r}, for which a "
-                f"{settings['model_type']} checkpoint has no tensor"
-            )
-    tensors: dict[str, list[Part]] = {}
-    for parameter in sorted(parameters, key=lambda each: order[each.path]):
-        rule = rules[order[parameter.path]]
-        name = rule.tensor.replace("{i}", str(parameter.layer))
-        given = jax.ShapeDtypeStruct(parameter.shape, "float32")
-        shape, slices = list(jax.eval_shape(rule.layout.write, given).shape), ()
-        parts = tensors.setdefault(name, [])
-        if rule.axis is not None:
-            start = parts[-1].shape[rule.axis] if parts else 0
-            shape[rule.axis] += start
-            slices = (*[slice(None)] * rule.axis, slice(start, shape[rule.axis]))
-        parts.append(Part(name, rule, parameter, tuple(shape), slices))
-    return tensors
+        array = leaf.get_value() if isinstance(leaf, nnx.Variable) else leaf
+        yield ".".join(path), layers, key, array
