@@ -23,8 +23,17 @@ class PositionedClassToken(ClassToken):
         return vectors.at[..., :1, :].add(self.position[...].astype(vectors.dtype)), lengths
 
 
+def image_shape(settings: Settings) -> tuple[int, int, int]:
+    """Return height, width and channels of the images of a checkpoint."""
+    size = settings["image_size"]
+    height, width = (size, size) if isinstance(size, int) else size
+    return height, width, settings.get("num_channels", 3)
+
+
 def config(settings: Settings) -> TransformerConfig:
     """Return the config of a checkpoint."""
+    height, width, _ = image_shape(settings)
+    size = settings["patch_size"]
     return TransformerConfig(
         width=settings["hidden_size"],
         num_heads=settings["num_attention_heads"],
@@ -32,7 +41,7 @@ def config(settings: Settings) -> TransformerConfig:
         activation=settings.activation("hidden_act", "gelu"),
         norm_epsilon=settings.get("layer_norm_eps", 1e-12),
         positions="learned",
-        max_length=_num_patches(settings),
+        max_length=(height // size) * (width // size),
         encoder_layers=settings["num_hidden_layers"],
         qkv_bias=settings.get("qkv_bias", True),
         embedding_scale=1.0,
@@ -44,10 +53,7 @@ def config(settings: Settings) -> TransformerConfig:
 def build(settings: Settings, config: TransformerConfig, rngs: nnx.Rngs) -> Classifier:
     """Return the model of a checkpoint; it maps images `[..., height, width, channels]`."""
     embedding = PatchEmbedding.from_config(
-        config,
-        image_shape=(*_image_size(settings), settings.get("num_channels", 3)),
-        patch_size=settings["patch_size"],
-        rngs=rngs,
+        config, image_shape=image_shape(settings), patch_size=settings["patch_size"], rngs=rngs
     )
     num_classes = settings.get("num_labels") or len(settings.get("id2label", (0, 1)))
     model = Classifier.from_config(config, embedding, num_classes=num_classes, rngs=rngs)
@@ -70,7 +76,7 @@ def table(settings: Settings) -> list[Rule]:
     """Return the rules of a checkpoint."""
     ours, theirs, first = "encoder.layers.{i}", "vit.encoder.layer.{i}", "vit.embeddings"
     projections = ("attention.query", "attention.key", "attention.value", "output.dense")
-    kernel = patch_kernel(settings["patch_size"], settings.get("num_channels", 3))
+    kernel = patch_kernel(settings["patch_size"], image_shape(settings)[2])
     patch, positions = f"{first}.patch_embeddings.projection", f"{first}.position_embeddings"
     return [
         Rule("embedding.projection.kernel", f"{patch}.weight", kernel),
@@ -86,16 +92,6 @@ def table(settings: Settings) -> list[Rule]:
         *rules.norm("encoder.norm", "vit.layernorm"),
         *rules.linear("output", "classifier"),
     ]
-
-
-def _image_size(settings: Settings) -> tuple[int, int]:
-    size = settings["image_size"]
-    return (size, size) if isinstance(size, int) else tuple(size)
-
-
-def _num_patches(settings: Settings) -> int:
-    height, width = (side // settings["patch_size"] for side in _image_size(settings))
-    return height * width
 
 
 VIT = Family(config, build, table, ignored=("vit.pooler.*",))

@@ -13,6 +13,8 @@ from flax import nnx
 pytest.importorskip("safetensors", reason="needs the extra attention[weights]")
 pytest.importorskip("tokenizers", reason="needs the extra attention[weights]")
 
+from safetensors.numpy import load_file
+
 from attention import weights
 from attention.decoding import generate
 from attention.modules import Layers, unstack_layers
@@ -95,26 +97,15 @@ def test_export_of_an_import_is_the_same_checkpoint(name, tmp_path):
     assert_equal_models(again, model_of(name))
 
 
-@pytest.mark.parametrize("name", ["gpt2", "t5"])
-def test_export_does_not_depend_on_how_layers_are_stacked(name, tmp_path):
-    weights.save(unstack_layers(model_of(name)), tmp_path / "unstacked")
-    weights.save(weights.load(FOLDER / name, scan=False), tmp_path / "never_stacked")
-    for folder in tmp_path.iterdir():
-        assert_equal(tensors_of(folder), tensors_of(FOLDER / name))
-
-
 def test_export_in_several_files(tmp_path):
     weights.save(model_of("llama"), tmp_path, max_bytes=10_000)
     index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
     original = tensors_of(FOLDER / "llama")
-    assert set(index["weight_map"]) == set(original)
     assert index["metadata"]["total_size"] == sum(each.nbytes for each in original.values())
-    files = sorted(path.name for path in tmp_path.glob("*.safetensors"))
+    files = {path.name: [*load_file(path)] for path in tmp_path.glob("*.safetensors")}
     assert len(files) > 2
-    assert files == sorted(set(index["weight_map"].values()))
+    assert index["weight_map"] == {name: file for file, names in files.items() for name in names}
     assert_equal(tensors_of(tmp_path), original)
-    weights.save(weights.load(tmp_path), tmp_path)  # in one file, in place of several
-    assert [path.name for path in tmp_path.glob("model*")] == ["model.safetensors"]
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
@@ -137,31 +128,22 @@ def test_computation_in_bfloat16_with_parameters_in_float32(name):
     assert (logits.shape, logits.dtype) == (given["logits"].shape, jnp.bfloat16)
 
 
-def test_gradients_change_what_is_exported(tmp_path):
-    model = jax.tree.map(lambda leaf: np.asarray(leaf) + np.float32(1), model_of("gpt2"))
-    weights.save(model, tmp_path)
-    for name, tensor in tensors_of(FOLDER / "gpt2").items():
-        np.testing.assert_array_equal(tensors_of(tmp_path)[name], tensor + 1)
-
-
-def test_options_change_the_config():
+def test_layers_that_are_not_stacked(tmp_path):
     model = weights.load(FOLDER / "mistral", scan=False)
     (layers,) = (part for _, part in nnx.iter_modules(model) if isinstance(part, Layers))
     assert layers.groups == ((1, 1),) * layers.n
     apart = unstack_layers(model_of("mistral"))
     chex.assert_trees_all_equal(jax.tree.leaves(model), jax.tree.leaves(apart))
+    weights.save(model, tmp_path)
+    assert_equal(tensors_of(tmp_path), tensors_of(FOLDER / "mistral"))
 
 
-def test_fields_of_older_versions_of_transformers(tmp_path):
-    """Rotary positions in two fields."""
-    old = {"rope_theta": 100.0, "rope_scaling": {"rope_type": "llama3", "factor": 4.0}}
-    old["rope_scaling"] |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
-    old["rope_scaling"]["original_max_position_embeddings"] = 32
-    folder = changed_copy("llama", tmp_path / "llama", rope_parameters=None, **old)
-    assert_close(weights.load(folder), expected_of("llama"))
-    mixed = {"rope_theta": 100.0, "rope_parameters": old["rope_scaling"]}
-    folder = changed_copy("llama", tmp_path / "mixed", **mixed)
-    assert_close(weights.load(folder), expected_of("llama"))
+def test_rotary_fields_of_older_versions_of_transformers(tmp_path):
+    scaling = {"rope_type": "llama3", "factor": 4.0, "original_max_position_embeddings": 32}
+    for name in ("rope_scaling", "rope_parameters"):
+        fields = {"rope_parameters": None, "rope_theta": 100.0, name: scaling}
+        folder = changed_copy("llama", tmp_path / name, **fields)
+        assert_close(weights.load(folder), expected_of("llama"))
 
 
 def without_prefix(tensors):
@@ -232,31 +214,26 @@ def test_bert_with_an_untied_output(has_both, tmp_path):
     np.testing.assert_array_equal(tensors_of(tmp_path / "out")[f"{output}.bias"], original)
 
 
+QWEN = {"use_sliding_window": True, "sliding_window": ..., "max_window_layers": 1}
+LAYERS = ["sliding_attention", "full_attention"]
+
+
 @pytest.mark.parametrize(
     "name, settings, field, value",
     [
         ("t5", {"dense_act_fn": "silu"}, "activation", "silu"),
         ("mistral", {"sliding_window": ...}, "per_layer", [{"window": 4096}] * 2),
         ("mistral", {"sliding_window": None}, "per_layer", []),
+        ("qwen2", QWEN | {"layer_types": ...}, "per_layer", [{"window": None}, {"window": 4096}]),
         (
             "qwen2",
-            {"use_sliding_window": True, "sliding_window": ..., "max_window_layers": 1}
-            | {"layer_types": ...},
+            QWEN | {"layer_types": LAYERS},
             "per_layer",
-            [{"window": None}, {"window": 4096}],
-        ),
-        (
-            "qwen2",
-            {"use_sliding_window": True, "sliding_window": 3}
-            | {"layer_types": ["sliding_attention", "full_attention"]},
-            "per_layer",
-            [{"window": 3}, {"window": None}],
+            [{"window": 4096}, {"window": None}],
         ),
     ],
 )
 def test_fields_of_config_json(name, settings, field, value, tmp_path):
-    content = json.loads(
-        (changed_copy(name, tmp_path / "a", **settings) / "config.json").read_text()
-    )
-    config = weights.FAMILIES[name].config(weights.Settings(content))
-    assert getattr(config, field) == value
+    folder = changed_copy(name, tmp_path / name, **settings)
+    content = weights.Settings(json.loads((folder / "config.json").read_text()))
+    assert getattr(weights.FAMILIES[name].config(content), field) == value
