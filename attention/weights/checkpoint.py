@@ -329,7 +329,7 @@ def _attributes(model: nnx.Module) -> dict[str, Any]:
         found[f"{path}.class"] = type(part)
         for name, value in {} if isinstance(part, Layers | nnx.List) else vars(part).items():
             leaves = jax.tree.leaves(value, is_leaf=lambda leaf: isinstance(leaf, nnx.Module))
-            if name.startswith("_") or name == "source":
+            if name.startswith("_") or name in ("source", "deterministic"):
                 continue
             if name in DTYPES:
                 found[f"{path}.{name}"] = None if value is None else np.dtype(value).name

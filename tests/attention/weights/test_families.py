@@ -131,7 +131,7 @@ def test_computation_in_bfloat16_with_parameters_in_float32(name):
 def test_layers_that_are_not_stacked(tmp_path):
     model = weights.load(FOLDER / "mistral", scan=False)
     (layers,) = (part for _, part in nnx.iter_modules(model) if isinstance(part, Layers))
-    assert layers.groups == ((1, 1),) * layers.n
+    assert len(layers.blocks) == layers.n
     apart = unstack_layers(model_of("mistral"))
     chex.assert_trees_all_equal(jax.tree.leaves(model), jax.tree.leaves(apart))
     weights.save(model, tmp_path)
