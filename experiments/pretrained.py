@@ -59,7 +59,7 @@ def predict(
     _check_max_tokens(model, decoding.max_tokens)
 
     def read(line: str) -> str:
-        _check_line(model, len(tokenizer.encode(line)), decoding.max_tokens)
+        _check_line(model, tokenizer.encode(line), decoding.max_tokens)
         return line
 
     def answer(lines: Sequence[str]) -> Iterable[Prediction]:
@@ -145,8 +145,11 @@ def _check_max_tokens(model: Any, max_tokens: int) -> None:  # noqa: ANN401 - an
         )
 
 
-def _check_line(model: Any, num_tokens: int, max_tokens: int) -> None:  # noqa: ANN401 - any model
-    """Raise a ValueError if the model cannot read so many tokens and write `max_tokens` more."""
+def _check_line(model: Any, ids: Sequence[int], max_tokens: int) -> None:  # noqa: ANN401 - any model
+    """Raise a ValueError if the model cannot read the tokens and write `max_tokens` more."""
+    if (largest := max(ids, default=0)) >= model.vocab_size:
+        raise ValueError(f"token {largest} is not one of the {model.vocab_size} of the model")
+    num_tokens = len(ids)
     longest, most = model.max_input_length(max_tokens), model.max_input_length(1)
     if longest is None or num_tokens <= longest:
         return
@@ -191,7 +194,26 @@ def _options(
     settings: dict[str, Any],
     model: Any,  # noqa: ANN401 - any model
 ) -> dict[str, Any]:
-    """Return arguments of `generate`; the tokens with a meaning are those of the checkpoint."""
+    """Return arguments of `generate`; the tokens with a meaning are those of the checkpoint.
+
+    Raises:
+        UsageError: ids outside of the vocabulary, or more beams than it has words.
+    """
+    used = ["eos_token_id", "bad_words_ids", "suppress_tokens"]
+    if not model.is_prompted:
+        used += ["decoder_start_token_id", "pad_token_id", "forced_bos_token_id"]
+    for name in used:
+        for token in jax.tree.leaves(settings.get(name)):
+            if not (isinstance(token, int) and 0 <= token < model.vocab_size):
+                raise UsageError(
+                    f"{name} of the checkpoint contains {token!r}, which is not one of the "
+                    f"{model.vocab_size} ids of the model"
+                )
+    if decoding.num_beams > model.vocab_size:
+        raise UsageError(
+            f"decoding.num_beams must be at most the {model.vocab_size} words of the model, "
+            f"got {decoding.num_beams}"
+        )
     end = settings.get("eos_token_id")
     stop = [] if end is None else end if isinstance(end, list) else [end]
     strategy: Strategy = sampling(decoding) if decoding.strategy == "sample" else Greedy()

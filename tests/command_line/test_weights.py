@@ -115,6 +115,40 @@ def test_encoder_decoder_is_greedy_and_uses_generation_config(generate, tmp_path
     assert "max_tokens=33 is more than the 32 tokens that the model can write" in error
 
 
+@pytest.mark.parametrize(
+    "folder, name, ids",
+    [
+        ("gpt2", "eos_token_id", [0, -1]),
+        ("gpt2", "bad_words_ids", [[3], [4, 53]]),
+        ("gpt2", "suppress_tokens", ["3"]),
+        ("t5", "decoder_start_token_id", -1),
+        ("t5", "forced_bos_token_id", 1_000),
+    ],
+)
+def test_ids_of_a_checkpoint_outside_of_its_vocabulary(generate, folder, name, ids, tmp_path):
+    folder = shutil.copytree(f"{CHECKPOINTS}/{folder}", tmp_path / folder)
+    shutil.copy(f"{CHECKPOINTS}/gpt2/tokenizer.json", folder)
+    (folder / "generation_config.json").write_text(json.dumps({name: ids}))
+    status, output, error = generate(folder, "--config.decoding.max_tokens=4")
+    assert (status, output) == (2, "")
+    assert f"{name} of the checkpoint contains" in error and error.count("\n") == 1
+
+
+def test_tokenizer_that_is_larger_than_the_model(generate, tmp_path):
+    """The line with an unknown id has a message, and the other lines are answered."""
+    tokenizers = pytest.importorskip("tokenizers")
+    folder = shutil.copytree(f"{CHECKPOINTS}/gpt2", tmp_path / "gpt2")
+    tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.add_tokens([f"<{number}>" for number in range(60)])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    flags = "--config.decoding.max_tokens=2", "--config.decoding.strategy=greedy"
+    status, output, error = generate(folder, *flags, given="hello\n<59>\nthe cat\n")
+    assert status == 1
+    first, second, third, _ = output.split("\n")
+    assert first.startswith("hello") and second == "" and third.startswith("the cat")
+    assert re.fullmatch(r"line 2: token \d+ is not one of the 53 of the model\n", error)
+
+
 def test_excluded_sequences():
     """Row 0 ends with 4 3, the second row with 3, behind which there is padding."""
     history = History(jnp.array([[5, 4, 3], [3, 4, 3]]), jnp.array([3, 1]))
@@ -179,6 +213,7 @@ def labels(folder):
             ["--config.decoding.strategy=greed"],
             "decoding.strategy must be one of auto, sample, greedy, got 'greed'",
         ),
+        ("gpt2", ["--config.decoding.num_beams=54"], "num_beams must be at most the 53 words"),
         ("gpt2", ["--config.decoding.num_beams=0"], "decoding.num_beams must be at least 1, got 0"),
         ("nothing", [], "nothing is not a folder: load needs one with config.json"),
         (
