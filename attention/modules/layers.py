@@ -77,13 +77,15 @@ def dot_general(
     Returns:
         `[*rows, *features]`.
     """
-    shardings = [jax.typeof(each).sharding for each in (inputs, kernel)]
-    unmerged = any(any(each.spec) or each.mesh.shape.get("sequence", 1) > 1 for each in shardings)
-    if unmerged or options.get("out_sharding"):
-        return jax.lax.dot_general(inputs, kernel, dimension_numbers, **options)
     count = len(dimension_numbers[0][1])
-    rows, features = inputs.shape[: inputs.ndim - count], kernel.shape[count:]
-    size = math.prod(kernel.shape[:count])
+    rows, contracted = inputs.shape[: inputs.ndim - count], inputs.shape[inputs.ndim - count :]
+    shardings = [jax.typeof(each).sharding for each in (inputs, kernel)]
+    is_sharded = options.get("out_sharding") or any(
+        any(each.spec) or each.mesh.shape.get("sequence", 1) > 1 for each in shardings
+    )
+    if is_sharded or contracted != kernel.shape[:count]:  # of which `lax` makes an error
+        return jax.lax.dot_general(inputs, kernel, dimension_numbers, **options)
+    size, features = math.prod(contracted), kernel.shape[count:]
     inputs = inputs.reshape(math.prod(rows), size)
     kernel = kernel.reshape(size, math.prod(features))
     product = jax.lax.dot_general(inputs, kernel, (((1,), (0,)), ((), ())), **options)

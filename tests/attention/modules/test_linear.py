@@ -60,6 +60,11 @@ def test_precision_and_dtype_of_products():
     assert multiply(inputs, kernel, preferred_element_type=jnp.bfloat16).dtype == jnp.bfloat16
 
 
+def test_contracted_axes_of_other_sizes():
+    with pytest.raises(TypeError, match="contracting dimensions to have the same shape"):
+        product(dot_general, *draw((5, H, N), (N, H, F)), 2)
+
+
 def test_no_product_of_a_translator_has_two_axes_of_rows():
     def loss(model):
         return jnp.mean(model(tokens(B, S, seed=1), tokens(B, T)).logits ** 2)
