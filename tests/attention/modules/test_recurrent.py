@@ -67,37 +67,24 @@ def call(model, source, target, lengths, rng=None, returning=()):
 
 assert_close = functools.partial(inputs.assert_close, tolerance=2e-5)
 
-# The equations in float64, of one row without padding.
 
-
-def sigmoid(x):
-    return 1 / (1 + np.exp(-x))
-
-
-def gru(cell, carry, inputs):
-    inputs, carried = (
-        np.split(project(*pair), 3) for pair in ((cell.dense_i, inputs), (cell.dense_h, carry))
-    )
-    reset, update = (sigmoid(a + b) for a, b in zip(inputs[:2], carried[:2], strict=True))
-    new = np.tanh(inputs[2] + reset * carried[2])
-    return (1 - update) * new + update * carry
-
-
-def lstm(cell, carry, inputs):
-    cell_state, output = carry
-    gates = np.split(project(cell.dense_i, inputs) + project(cell.dense_h, output), 4)
-    input_gate, forget_gate, new, output_gate = (
-        f(x) for f, x in zip((sigmoid, sigmoid, np.tanh, sigmoid), gates, strict=True)
-    )
-    cell_state = forget_gate * cell_state + input_gate * new
-    return cell_state, output_gate * np.tanh(cell_state)
+@jitted
+def advance(cell, carry, inputs):
+    return cell(carry, inputs)[0]
 
 
 def equations(model, kind, source, target):
-    """Return logits `[T, V]` and weights `[T, S]`."""
-    step = {"gru": gru, "lstm": lstm}[MODELS[kind]["cell"]]
-    initial = (lambda x: x) if step is gru else (lambda x: (x, x))
-    output = (lambda x: x) if step is gru else (lambda x: x[1])
+    """Return logits `[T, V]` and weights `[T, S]` of one row; all but the cells is in float64."""
+    is_lstm = MODELS[kind]["cell"] == "lstm"
+
+    def initial(vector):
+        return (np.float32(vector),) * 2 if is_lstm else np.float32(vector)
+
+    def step(cell, carry, vector):
+        return advance(cell, carry, np.float32(vector))
+
+    def output(carry):
+        return np.float64(carry[1] if is_lstm else carry)
 
     def embed(embedding, ids):
         return double(embedding.tokens)[np.asarray(ids)] * np.sqrt(D)
