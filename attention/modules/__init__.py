@@ -10,137 +10,66 @@ features or an `Output`. `Residual` connects a sublayer, `Block` joins sublayers
 `Layers` stacks layers of any kind; `from_config` of the models assembles the usual ones.
 """
 
-from attention.modules.attention import Attention, CrossAttention, SelfAttention
-from attention.modules.config import TransformerConfig
-from attention.modules.context import (
-    CacheSpec,
-    Context,
-    Output,
-    add_losses,
-    and_mask,
-    apply_layer,
-    map_axes,
-    name_axis,
-    new_cache,
-)
-from attention.modules.embeddings import Embedding, PatchEmbedding, SkipGram, make_output
-from attention.modules.layers import (
-    ACTIVATIONS,
-    INITIALIZERS,
-    NORMS,
-    FeedForward,
-    Norm,
-    drop,
-    layer_norm,
-    linear,
-    rms_norm,
-    split_rng,
-)
-from attention.modules.lora import (
-    LoRAFactors,
-    apply_lora,
-    label_parameters,
-    lora_factors,
-    select_parameters,
-)
-from attention.modules.models import (
-    POOLINGS,
-    Classifier,
-    ClassToken,
-    EncoderDecoder,
-    LanguageModel,
-    MaskedLanguageModel,
-    MeanPooling,
-    PredictionHead,
-)
-from attention.modules.positions import (
-    POSITIONS,
-    AlibiScores,
-    LearnedPositions,
-    PositionEncoding,
-    Relative,
-    RelativeScores,
-    Rotary,
-)
-from attention.modules.recurrent import (
-    RecurrentConfig,
-    RecurrentEncoderDecoder,
-    RecurrentLayer,
-)
-from attention.modules.transformer import (
-    FEED_FORWARDS,
-    MIXERS,
-    Block,
-    Decoder,
-    DecoderCache,
-    Encoder,
-    Layers,
-    MakeLayer,
-    Residual,
-    transformer_block,
-    unstack_layers,
-)
+from attention.modules.attention import Attention as Attention
+from attention.modules.attention import CrossAttention as CrossAttention
+from attention.modules.attention import SelfAttention as SelfAttention
+from attention.modules.config import TransformerConfig as TransformerConfig
+from attention.modules.context import CacheSpec as CacheSpec
+from attention.modules.context import Context as Context
+from attention.modules.context import Output as Output
+from attention.modules.context import add_losses as add_losses
+from attention.modules.context import and_mask as and_mask
+from attention.modules.context import apply_layer as apply_layer
+from attention.modules.context import map_axes as map_axes
+from attention.modules.context import name_axis as name_axis
+from attention.modules.context import new_cache as new_cache
+from attention.modules.embeddings import Embedding as Embedding
+from attention.modules.embeddings import PatchEmbedding as PatchEmbedding
+from attention.modules.embeddings import SkipGram as SkipGram
+from attention.modules.embeddings import make_output as make_output
+from attention.modules.layers import ACTIVATIONS as ACTIVATIONS
+from attention.modules.layers import INITIALIZERS as INITIALIZERS
+from attention.modules.layers import NORMS as NORMS
+from attention.modules.layers import FeedForward as FeedForward
+from attention.modules.layers import Norm as Norm
+from attention.modules.layers import drop as drop
+from attention.modules.layers import layer_norm as layer_norm
+from attention.modules.layers import linear as linear
+from attention.modules.layers import rms_norm as rms_norm
+from attention.modules.layers import split_rng as split_rng
+from attention.modules.lora import LoRAFactors as LoRAFactors
+from attention.modules.lora import apply_lora as apply_lora
+from attention.modules.lora import label_parameters as label_parameters
+from attention.modules.lora import lora_factors as lora_factors
+from attention.modules.lora import select_parameters as select_parameters
+from attention.modules.models import POOLINGS as POOLINGS
+from attention.modules.models import Classifier as Classifier
+from attention.modules.models import ClassToken as ClassToken
+from attention.modules.models import EncoderDecoder as EncoderDecoder
+from attention.modules.models import LanguageModel as LanguageModel
+from attention.modules.models import MaskedLanguageModel as MaskedLanguageModel
+from attention.modules.models import MeanPooling as MeanPooling
+from attention.modules.models import PredictionHead as PredictionHead
+from attention.modules.positions import POSITIONS as POSITIONS
+from attention.modules.positions import AlibiScores as AlibiScores
+from attention.modules.positions import LearnedPositions as LearnedPositions
+from attention.modules.positions import PositionEncoding as PositionEncoding
+from attention.modules.positions import Relative as Relative
+from attention.modules.positions import RelativeScores as RelativeScores
+from attention.modules.positions import Rotary as Rotary
+from attention.modules.recurrent import RecurrentConfig as RecurrentConfig
+from attention.modules.recurrent import RecurrentEncoderDecoder as RecurrentEncoderDecoder
+from attention.modules.recurrent import RecurrentLayer as RecurrentLayer
+from attention.modules.transformer import FEED_FORWARDS as FEED_FORWARDS
+from attention.modules.transformer import MIXERS as MIXERS
+from attention.modules.transformer import Block as Block
+from attention.modules.transformer import Decoder as Decoder
+from attention.modules.transformer import DecoderCache as DecoderCache
+from attention.modules.transformer import Encoder as Encoder
+from attention.modules.transformer import Layers as Layers
+from attention.modules.transformer import MakeLayer as MakeLayer
+from attention.modules.transformer import Residual as Residual
+from attention.modules.transformer import transformer_block as transformer_block
+from attention.modules.transformer import unstack_layers as unstack_layers
 
-__all__ = [
-    "ACTIVATIONS",
-    "FEED_FORWARDS",
-    "INITIALIZERS",
-    "MIXERS",
-    "NORMS",
-    "POOLINGS",
-    "POSITIONS",
-    "AlibiScores",
-    "Attention",
-    "Block",
-    "CacheSpec",
-    "ClassToken",
-    "Classifier",
-    "Context",
-    "CrossAttention",
-    "Decoder",
-    "DecoderCache",
-    "Embedding",
-    "Encoder",
-    "EncoderDecoder",
-    "FeedForward",
-    "LanguageModel",
-    "Layers",
-    "LearnedPositions",
-    "LoRAFactors",
-    "MakeLayer",
-    "MaskedLanguageModel",
-    "MeanPooling",
-    "Norm",
-    "Output",
-    "PatchEmbedding",
-    "PositionEncoding",
-    "PredictionHead",
-    "RecurrentConfig",
-    "RecurrentEncoderDecoder",
-    "RecurrentLayer",
-    "Relative",
-    "RelativeScores",
-    "Residual",
-    "Rotary",
-    "SelfAttention",
-    "SkipGram",
-    "TransformerConfig",
-    "add_losses",
-    "and_mask",
-    "apply_layer",
-    "apply_lora",
-    "drop",
-    "label_parameters",
-    "layer_norm",
-    "linear",
-    "lora_factors",
-    "make_output",
-    "map_axes",
-    "name_axis",
-    "new_cache",
-    "rms_norm",
-    "select_parameters",
-    "split_rng",
-    "transformer_block",
-    "unstack_layers",
-]
+__all__ = [name for name in vars() if not name.startswith("_")]  # for the API reference

@@ -12,6 +12,7 @@ from jax.typing import DTypeLike
 from attention.modules.config import TransformerConfig
 from attention.modules.context import width_error, widths_of
 from attention.modules.layers import dot_general, drop, linear, rows, soft_cap, table
+from attention.modules.numbers import check_number, check_rate
 from attention.modules.positions import POSITIONS, resolve_scale
 
 
@@ -59,27 +60,26 @@ class Embedding(nnx.Module):
             dtype: of the embeddings; that of the tables if None.
             param_dtype: of the tables.
             rngs: source of the initial parameters.
+
+        Raises:
+            ValueError: a rate outside [0, 1), or a factor or bound that is not finite and above 0.
         """
+        check_rate("dropout", dropout)
+        check_number("logit_scale", logit_scale, above=0)
+        check_number("logit_softcap", logit_softcap, above=0)
 
         def make(number: int | None, name: str) -> nnx.Param | None:
-            if not number:
-                return None
-            shape = (number, width)
-            return table(shape, (name, "embed"), init=init, dtype=param_dtype, rngs=rngs)
+            shape, axes = (number, width), (name, "embed")
+            return table(shape, axes, init=init, dtype=param_dtype, rngs=rngs) if number else None
 
         self.tokens = make(vocab_size, "vocab")
         self.token_types = make(num_token_types, "token_types")
-        self.positions = positions
-        self.norm = norm
-        self.bias = (
-            nnx.Param(jnp.zeros(vocab_size, param_dtype), axes=("vocab",)) if output_bias else None
-        )
-        self.width = width
-        self.scale = resolve_scale(scale, width)
-        self.max_length = max_length
+        bias = jnp.zeros(vocab_size, param_dtype) if output_bias else None
+        self.bias = None if bias is None else nnx.Param(bias, axes=("vocab",))
+        self.positions, self.norm = positions, norm
+        self.width, self.scale, self.max_length = width, resolve_scale(scale, width), max_length
         self.logit_scale, self.logit_softcap = logit_scale, logit_softcap
-        self.dropout = dropout
-        self.dtype = dtype
+        self.dropout, self.dtype = dropout, dtype
 
     @classmethod
     def from_config(
@@ -131,11 +131,7 @@ class Embedding(nnx.Module):
         self.check_length(tokens.shape[-1])
         vectors = rows(self.tokens[...] if table is None else table, tokens) * self.scale
         vectors = vectors if self.dtype is None else vectors.astype(self.dtype)
-        if self.positions is not None:
-            if positions is None:
-                positions = jnp.arange(tokens.shape[-1], dtype=jnp.int32)
-            added = self.positions(positions, self.width).astype(vectors.dtype)
-            vectors += jnp.broadcast_to(added, vectors.shape)
+        vectors = add_positions(vectors, self.positions, positions)
         if self.token_types is not None:
             numbers = jnp.zeros_like(tokens) if token_types is None else token_types
             vectors += rows(self.token_types[...], numbers).astype(vectors.dtype)
@@ -195,8 +191,9 @@ class PatchEmbedding(nnx.Module):
             options: of the projection, as in `linear`.
 
         Raises:
-            ValueError: patches that do not fill the image.
+            ValueError: patches that do not fill the image, or a rate outside [0, 1).
         """
+        check_rate("dropout", dropout)
         height, across, channels = image_shape
         if patch_size < 1 or height % patch_size or across % patch_size:
             raise ValueError(
@@ -204,15 +201,10 @@ class PatchEmbedding(nnx.Module):
                 f"{height}x{across}: patch_size must divide both sides"
             )
         self.num_patches = (height // patch_size) * (across // patch_size)
-        self.projection = linear(
-            {"pixels": patch_size * patch_size * channels},
-            {"embed": width},
-            **options,
-        )
-        self.positions = positions
-        self.image_shape = height, across, channels
-        self.patch_size = patch_size
-        self.dropout = dropout
+        pixels = patch_size * patch_size * channels
+        self.projection = linear({"pixels": pixels}, {"embed": width}, **options)
+        self.image_shape, self.patch_size = (height, across, channels), patch_size
+        self.positions, self.dropout = positions, dropout
 
     @classmethod
     def from_config(
@@ -231,18 +223,16 @@ class PatchEmbedding(nnx.Module):
         embed = POSITIONS[config.positions].embed
         made = cls(
             config.width,
-            image_shape=image_shape,
-            patch_size=patch_size,
             positions=embed and embed(config, rngs),
             use_bias=config.use_bias,
             dropout=config.dropout,
+            image_shape=image_shape,
+            patch_size=patch_size,
             **config.linear_options(rngs),
         )
-        if made.num_patches > config.max_length:
-            raise ValueError(
-                f"an image of {made.num_patches} patches is longer than "
-                f"max_length={config.max_length}"
-            )
+        number, longest = made.num_patches, config.max_length
+        if number > longest:
+            raise ValueError(f"an image of {number} patches is longer than max_length={longest}")
         return made
 
     def __call__(self, images: Array, *, rng: Array | None = None) -> Array:
@@ -252,15 +242,10 @@ class PatchEmbedding(nnx.Module):
             ValueError: images of another shape than that of `__init__`.
         """
         if images.shape[-3:] != self.image_shape:
-            raise ValueError(
-                f"images must be {_times(self.image_shape)} (height x width x channels), "
-                f"got {_times(images.shape[-3:])}"
-            )
+            expected = f"height, width and channels {self.image_shape}"
+            raise ValueError(f"images must have {expected}, got {images.shape[-3:]}")
         vectors = self.projection(patches(images, self.patch_size))
-        if self.positions is not None:
-            added = self.positions(jnp.arange(self.num_patches), vectors.shape[-1])
-            vectors += jnp.broadcast_to(added.astype(vectors.dtype), vectors.shape)
-        return drop(vectors, self.dropout, rng)
+        return drop(add_positions(vectors, self.positions), self.dropout, rng)
 
 
 def patches(images: Array, size: int) -> Array:
@@ -271,8 +256,18 @@ def patches(images: Array, size: int) -> Array:
     return jnp.swapaxes(squares, -4, -3).reshape(*batch, down * across, size * size * channels)
 
 
-def _times(shape: Sequence[int]) -> str:
-    return "x".join(map(str, shape))
+def add_positions(
+    vectors: Array,
+    encoding: Callable[[Array, int], Array] | None,
+    positions: Array | None = None,
+) -> Array:
+    """Add the encoding of positions `[..., T]`, counted from 0 by default, to `[..., T, D]`."""
+    if encoding is None:
+        return vectors
+    if positions is None:
+        positions = jnp.arange(vectors.shape[-2], dtype=jnp.int32)
+    added = encoding(positions, vectors.shape[-1]).astype(vectors.dtype)
+    return vectors + jnp.broadcast_to(added, vectors.shape)
 
 
 class SkipGram(nnx.Module):
@@ -304,12 +299,8 @@ def make_output(
     """Make the layer that scores the vocabulary, None if the embedding does (`config.tie`)."""
     if config.tie in ("output", "all"):
         return None
-    return linear(
-        {"embed": config.width},
-        {"vocab": vocab_size},
-        use_bias=config.output_bias,
-        **config.linear_options(rngs),
-    )
+    options = {"use_bias": config.output_bias} | config.linear_options(rngs)
+    return linear({"embed": config.width}, {"vocab": vocab_size}, **options)
 
 
 def score_vocabulary(

@@ -9,13 +9,12 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
-from jax.custom_derivatives import SymbolicZero
-from jax.lax import DotAlgorithmPreset, DotDimensionNumbers, Precision
+from jax.lax import DotDimensionNumbers
 from jax.nn.initializers import Initializer
-from jax.sharding import NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
 
 from attention.modules.context import DEFAULT_CONTEXT, Context
+from attention.modules.numbers import check_number, check_rate
 from attention.primitives.choice import one_of
 from attention.primitives.dropout import is_kept
 from attention.primitives.numerics import score_dtype
@@ -59,68 +58,38 @@ def dot_general(
     inputs: Array,
     kernel: Array,
     dimension_numbers: DotDimensionNumbers,
-    precision: str | Precision | DotAlgorithmPreset | None = None,
-    preferred_element_type: DTypeLike | None = None,
-    out_sharding: NamedSharding | PartitionSpec | None = None,
+    **options: Any,  # noqa: ANN401 - of several types
 ) -> Array:
-    """Compute `jax.lax.dot_general`, with gradients that are faster on a CPU.
+    """Compute `jax.lax.dot_general` of the last axes of inputs as a product of two matrices.
 
-    The gradient of a kernel is a sum over rows. If rows are several axes, such as batch and
-    position, XLA on a CPU transposes the other operand for it and recomputes in a strided loop what
-    led to that operand (docs/STEPS.md). Here the gradient merges the axes of rows, and those of
-    features. The product and the gradient of the inputs keep the axes of rows, of which the first
-    may be sharded. Merged axes would have to be gathered if the second were sharded too.
+    The gradient of a kernel sums over rows. If rows are several axes, such as batch and position,
+    XLA on a CPU writes the other operand again in a strided loop (docs/STEPS.md): a training step
+    of the toy translation takes 1.05 times as long. Merged axes would have to be gathered if the
+    second were sharded too, so over an explicit mesh, and if a mesh has an axis "sequence", they
+    are not merged.
 
     Args:
         inputs: `[*rows, *contracted]`.
-        kernel: `[*contracted, *features]`. If axes are in another order, if there are batch axes,
-            if an operand is sharded over an explicit mesh, or if the mesh has an axis "sequence",
-            the gradients are those of `lax`.
-        dimension_numbers: axes as in `lax`.
-        precision: as in `lax`.
-        preferred_element_type: as in `lax`.
-        out_sharding: as in `lax`.
+        kernel: `[*contracted, *features]`.
+        dimension_numbers: axes as in `lax`, in this order.
+        options: as in `lax`.
 
     Returns:
         `[*rows, *features]`.
     """
-    multiply = partial(
-        jax.lax.dot_general, precision=precision, preferred_element_type=preferred_element_type
-    )
-    plain = partial(multiply, dimension_numbers=dimension_numbers, out_sharding=out_sharding)
-    (inputs_axes, kernel_axes), (batch_axes, _) = dimension_numbers
-    rows, count = inputs.ndim - len(inputs_axes), len(kernel_axes)
-    in_order = (*inputs_axes, *kernel_axes) == (*range(rows, inputs.ndim), *range(count))
+    count = len(dimension_numbers[0][1])
+    rows, contracted = inputs.shape[: inputs.ndim - count], inputs.shape[inputs.ndim - count :]
     shardings = [jax.typeof(each).sharding for each in (inputs, kernel)]
-    sharded = out_sharding or any(any(each.spec) for each in shardings)
-    sharded = sharded or any(each.mesh.shape.get("sequence", 1) > 1 for each in shardings)
-    if not in_order or batch_axes or sharded:
-        return plain(inputs, kernel)
-
-    def by_matrix(inputs: Array, kernel: Array, shape: tuple[int, ...]) -> Array:
-        matrix = kernel.reshape(*kernel.shape[:count], math.prod(kernel.shape[count:]))
-        last = range(inputs.ndim - count, inputs.ndim)
-        return multiply(inputs, matrix, ((last, range(count)), ((), ()))).reshape(shape)
-
-    @jax.custom_jvp
-    def multiplied(inputs: Array, kernel: Array) -> Array:
-        return plain(inputs, kernel)
-
-    @partial(multiplied.defjvp, symbolic_zeros=True)
-    def multiplied_jvp(
-        primals: tuple[Array, Array], tangents: tuple[Array | SymbolicZero, Array | SymbolicZero]
-    ) -> tuple[Array, Array]:
-        (inputs, kernel), (d_inputs, d_kernel) = primals, tangents
-        outputs = multiplied(inputs, kernel)
-        terms = []
-        if not isinstance(d_inputs, SymbolicZero):
-            terms.append(by_matrix(d_inputs, kernel, outputs.shape))
-        if not isinstance(d_kernel, SymbolicZero):
-            rows_as_one_axis = inputs.reshape(math.prod(inputs.shape[:rows]), *inputs.shape[rows:])
-            terms.append(by_matrix(rows_as_one_axis, d_kernel, outputs.shape))
-        return outputs, sum(terms[1:], terms[0])
-
-    return multiplied(inputs, kernel)
+    is_sharded = options.get("out_sharding") or any(
+        any(each.spec) or each.mesh.shape.get("sequence", 1) > 1 for each in shardings
+    )
+    if is_sharded or contracted != kernel.shape[:count]:  # of which `lax` makes an error
+        return jax.lax.dot_general(inputs, kernel, dimension_numbers, **options)
+    size, features = math.prod(contracted), kernel.shape[count:]
+    inputs = inputs.reshape(math.prod(rows), size)
+    kernel = kernel.reshape(size, math.prod(features))
+    product = jax.lax.dot_general(inputs, kernel, (((1,), (0,)), ((), ())), **options)
+    return product.reshape(*rows, *features)
 
 
 def linear(
@@ -208,8 +177,12 @@ class Norm(nnx.Module):
             dtype: of the outputs; that of the inputs if None.
             param_dtype: of the parameters.
             rngs: not used; every norm in `NORMS` has this argument.
+
+        Raises:
+            ValueError: an epsilon below 0 or not finite.
         """
         del rngs
+        check_number("epsilon", epsilon, at_least=0)
         self.scale = nnx.Param(jnp.ones(width, param_dtype), axes=(axis,))
         self.bias = nnx.Param(jnp.zeros(width, param_dtype), axes=(axis,)) if is_centred else None
         self.epsilon, self.dtype = epsilon, dtype
@@ -241,11 +214,7 @@ NORMS: dict[str, Callable[..., Any]] = {"layer": layer_norm, "rms": rms_norm}
 
 
 def norm_of(given: str | Callable[..., Any], name: str = "norm") -> Callable[..., Any]:
-    """Return a norm by its name in `NORMS`, or the function that was given as this argument.
-
-    Raises:
-        ValueError: an unknown name.
-    """
+    """Return a norm by its name in `NORMS`, or the function that was given; see `named`."""
     return named(name, given, "NORMS", NORMS)
 
 
@@ -263,11 +232,7 @@ ACTIVATIONS: dict[str, Activation] = {
 
 
 def activation_of(given: str | Activation) -> Activation:
-    """Return an activation by its name in `ACTIVATIONS`, or the function that was given.
-
-    Raises:
-        ValueError: an unknown name.
-    """
+    """Return an activation by its name in `ACTIVATIONS`, or the function that was given."""
     return named("activation", given, "ACTIVATIONS", ACTIVATIONS)
 
 
@@ -325,8 +290,9 @@ def drop(inputs: Array, rate: float, rng: Array | None) -> Array:
         rng: a JAX random key, or None.
 
     Raises:
-        ValueError: several keys; `jax.vmap` gives each example its own.
+        ValueError: a rate out of range; several keys: `jax.vmap` gives each example its own.
     """
+    check_rate("rate", rate)
     if rng is None or not rate:
         return inputs
     words = jax.random.key_data(rng)

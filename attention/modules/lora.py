@@ -14,9 +14,7 @@ and export `apply_lora(model, factors)`.
 """
 
 import math
-import re
-from collections.abc import Callable, Collection, Iterable, Mapping
-from difflib import get_close_matches
+from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any, TypeVar
 
@@ -25,19 +23,11 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
+from attention.primitives.choice import did_you_mean
 from attention.primitives.pytree_dataclass import pytree_dataclass, static
 
 Parameters = TypeVar("Parameters")
 Label = TypeVar("Label")
-
-
-Shapes = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
-"""Sizes of the axes of stacked layers, of inputs and of outputs."""
-
-_CANNOT_SPLIT = (
-    "cannot split the axes of {}, {}, into inputs and outputs: pass a kernel, or num_inputs, and "
-    "num_stacked if it is of several layers"
-)
 
 
 def select_parameters(parameters: Parameters, *patterns: str) -> dict[str, Array]:
@@ -48,11 +38,14 @@ def select_parameters(parameters: Parameters, *patterns: str) -> dict[str, Array
     """
     arrays: dict[str, Array] = {}
     _map_arrays(lambda path, array, _: arrays.update({path: array}), parameters)
+    chosen: dict[str, Array] = {}
     for pattern in patterns:
-        if not _matching(arrays, pattern):
-            hint = _nearest_pattern(pattern, arrays)
+        found = {path: array for path, array in arrays.items() if fnmatchcase(path, pattern)}
+        if not found:
+            hint = did_you_mean(pattern, arrays)
             raise ValueError(f"no parameter has a path that matches {pattern!r}{hint}")
-    return {path: array for path, array in arrays.items() if _matches(path, patterns)}
+        chosen |= found
+    return chosen
 
 
 def label_parameters(
@@ -138,30 +131,44 @@ def lora_factors(
             known which are inputs; a rank that is not between 1 and the sizes of the kernel.
     """
     chosen = select_parameters(parameters, *patterns)
-    shapes: dict[str, Shapes] = {}
+    kernels: dict[str, tuple[Array, int, int]] = {}  # with the axes where inputs begin and end
 
-    def split(path: str, kernel: Array, metadata: Mapping[str, Any]) -> None:
-        if path in chosen:
-            found = _split_shape(path, kernel, metadata, num_inputs, num_stacked)
-            shapes.update({} if found is None else {path: found})
+    def cannot_split(path: str) -> ValueError:
+        axes = f"axes of {path}, {chosen[path].shape}"
+        return ValueError(f"cannot split the {axes}, into inputs and outputs: pass num_inputs")
 
-    _map_arrays(split, parameters)
+    def add(path: str, kernel: Array, metadata: Mapping[str, Any]) -> None:
+        axes = metadata.get("axes")  # logical names, not of stacked layers
+        begin = (kernel.ndim - len(axes) if axes else 0) if num_stacked is None else num_stacked
+        is_matrix = not axes and kernel.ndim == begin + 2
+        count = num_inputs or metadata.get("num_inputs", int(is_matrix))
+        if count and begin + count < kernel.ndim:
+            kernels[path] = kernel, begin, begin + count
+        elif not axes and kernel.ndim > begin + 1:
+            raise cannot_split(path)
+
+    _map_arrays(lambda path, *array: path in chosen and add(path, *array), parameters)
     for pattern in patterns:
-        if not _matching(shapes, pattern):
-            path = _matching(chosen, pattern)[0]
-            raise ValueError(_CANNOT_SPLIT.format(path, chosen[path].shape))
-    rngs = jax.random.split(rng, len(shapes))
+        matching = select_parameters(chosen, pattern)
+        if not kernels.keys() & matching:
+            raise cannot_split(next(iter(matching)))
+    rngs = jax.random.split(rng, len(kernels))
     factors = {}
-    for (path, (stacked, inputs, outputs)), rng in zip(sorted(shapes.items()), rngs, strict=True):
+    for (path, (kernel, begin, end)), rng in zip(sorted(kernels.items()), rngs, strict=True):
+        stacked, inputs, outputs = (
+            kernel.shape[:begin],
+            kernel.shape[begin:end],
+            kernel.shape[end:],
+        )
         largest = min(math.prod(inputs), math.prod(outputs))
         if not 1 <= rank <= largest:
             raise ValueError(f"the rank of {path} must lie in 1 to {largest}, got {rank}")
-        dtype = jnp.float64 if chosen[path].dtype == jnp.float64 else jnp.float32
+        dtype = jnp.float64 if kernel.dtype == jnp.float64 else jnp.float32
         down = jax.random.normal(rng, (*stacked, *inputs, rank), dtype)
         factors[path] = LoRAFactors(
             down=down * math.prod(inputs) ** -0.5,
             up=jnp.zeros((*stacked, rank, *outputs), dtype),
-            num_stacked=len(stacked),
+            num_stacked=begin,
             scale=(rank if alpha is None else alpha) / rank,
         )
     return factors
@@ -186,29 +193,6 @@ def apply_lora(parameters: Parameters, factors: Mapping[str, LoRAFactors]) -> Pa
     return _map_arrays(apply, parameters)
 
 
-def _matches(path: str, patterns: Iterable[str]) -> bool:
-    return any(fnmatchcase(path, pattern) for pattern in patterns)
-
-
-def _matching(paths: Iterable[str], pattern: str) -> list[str]:
-    return [path for path in paths if fnmatchcase(path, pattern)]
-
-
-def _nearest_pattern(pattern: str, paths: Collection[str]) -> str:
-    """Return a hint that names a similar pattern that matches a path, if there is one."""
-    names = {name for path in paths for name in path.split(".")}
-
-    def nearest(match: re.Match[str]) -> str:
-        near = get_close_matches(match[0], names, n=1)
-        return near[0] if near else match[0]
-
-    for near in (pattern, re.sub(r"\w+", nearest, pattern)):
-        for each in (near, f"*{near}", f"{near}*", f"*{near}*"):
-            if _matching(paths, each):
-                return f"; did you mean {each!r}?"
-    return f"; a path is, for instance, {min(paths)!r}" if paths else ""
-
-
 def _map_arrays(
     function: Callable[[str, Array, Mapping[str, Any]], Any], parameters: Parameters
 ) -> Parameters:
@@ -222,30 +206,3 @@ def _map_arrays(
     return jax.tree_util.tree_map_with_path(
         replace, parameters, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable)
     )
-
-
-def _split_shape(
-    path: str,
-    kernel: Array,
-    metadata: Mapping[str, Any],
-    num_inputs: int | None,
-    num_stacked: int | None,
-) -> Shapes | None:
-    """Return the sizes of stacked layers, of inputs and of outputs; None for another parameter.
-
-    Raises:
-        ValueError: several axes without metadata.
-    """
-    axes = metadata.get("axes")  # logical names, not of stacked layers
-    if num_stacked is None:
-        num_stacked = kernel.ndim - len(axes) if axes else 0
-    if num_inputs is None:
-        is_matrix = not axes and kernel.ndim - num_stacked == 2
-        num_inputs = 1 if is_matrix else metadata.get("num_inputs")
-    if num_inputs is None and not axes and kernel.ndim - num_stacked > 2:
-        raise ValueError(_CANNOT_SPLIT.format(path, kernel.shape))
-    if num_inputs is None or num_inputs < 1 or num_stacked + num_inputs >= kernel.ndim:
-        return None
-    shape = kernel.shape
-    first_output = num_stacked + num_inputs
-    return shape[:num_stacked], shape[num_stacked:first_output], shape[first_output:]

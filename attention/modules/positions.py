@@ -5,11 +5,9 @@ config, pass its parts to the modules: `Embedding(positions=...)`, `SelfAttentio
 `Encoder(score=...)`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax.numpy as jnp
 from flax import nnx
@@ -18,12 +16,10 @@ from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
 from attention.modules.layers import rows, table
+from attention.modules.numbers import check_number
 from attention.primitives.choice import one_of
 from attention.primitives.positions import SCALINGS, rotary, sinusoidal
 from attention.primitives.scores import Score, alibi, alibi_slopes, relative_bias
-
-if TYPE_CHECKING:
-    from attention.modules.config import TransformerConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,13 +43,10 @@ class Rotary:
         """Check the fields."""
         one_of("rotary.scaling", self.scaling, tuple(SCALINGS))
         for name in ("base", "factor", "original_length"):
-            if not getattr(self, name) >= 1:
-                raise ValueError(f"rotary.{name} must be at least 1, got {getattr(self, name)}")
+            check_number(f"rotary.{name}", getattr(self, name), at_least=1)
         if self.scaling == "none" and self.factor != 1:
-            raise ValueError(
-                f"rotary.factor={self.factor} needs a rotary.scaling: one of "
-                f"{', '.join(name for name in SCALINGS if name != 'none')}"
-            )
+            names = ", ".join(name for name in SCALINGS if name != "none")
+            raise ValueError(f"rotary.factor={self.factor} needs a rotary.scaling: one of {names}")
 
     def __call__(self, vectors: Array, positions: Array) -> Array:
         """Rotate queries or keys, as `attention.rotary`."""
@@ -65,11 +58,12 @@ def resolve_scale(scale: float | str, width: int) -> float:
     """Return a factor of embeddings, √D for "sqrt_width".
 
     Raises:
-        ValueError: another word.
+        ValueError: another word, or a factor that is not finite and above 0.
     """
     if isinstance(scale, str):
         one_of("scale", scale, ("sqrt_width",))
         return width**0.5
+    check_number("scale", scale, above=0)
     return scale
 
 
@@ -159,7 +153,7 @@ class AlibiScores(nnx.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class PositionEncoding:
-    """What a position encoding makes of a config; by default nothing.
+    """What a position encoding makes of a `TransformerConfig`; by default nothing.
 
     Attributes:
         embed: `(config, rngs)` to `(positions [..., T], D) -> [..., T, D]`, added to embeddings.
@@ -168,34 +162,34 @@ class PositionEncoding:
         even: name of the field of the config that must be even.
     """
 
-    embed: Callable[[TransformerConfig, nnx.Rngs], Any] | None = None
-    rotary: Callable[[TransformerConfig], Any] | None = None
-    score: Callable[[TransformerConfig, bool, nnx.Rngs], Any] | None = None
+    embed: Callable[..., Any] | None = None
+    rotary: Callable[..., Any] | None = None
+    score: Callable[..., Any] | None = None
     even: str | None = None
-
-
-def _learned(config: TransformerConfig, rngs: nnx.Rngs) -> LearnedPositions:
-    return LearnedPositions(
-        config.max_length,
-        config.width,
-        scale=config.embedding_scale,
-        init=config.initializer("embedding_init"),
-        param_dtype=config.param_dtype,
-        rngs=rngs,
-    )
-
-
-def _relative(config: TransformerConfig, causal: bool, rngs: nnx.Rngs) -> RelativeScores:
-    return RelativeScores(
-        config.num_heads, config.relative, causal=causal, param_dtype=config.param_dtype, rngs=rngs
-    )
 
 
 POSITIONS: dict[str, PositionEncoding] = {
     "none": PositionEncoding(),
     "sinusoidal": PositionEncoding(embed=lambda config, rngs: sinusoidal, even="width"),
-    "learned": PositionEncoding(embed=_learned),
+    "learned": PositionEncoding(
+        embed=lambda config, rngs: LearnedPositions(
+            config.max_length,
+            config.width,
+            scale=config.embedding_scale,
+            init=config.initializer("embedding_init"),
+            param_dtype=config.param_dtype,
+            rngs=rngs,
+        )
+    ),
     "rotary": PositionEncoding(rotary=lambda config: config.rotary, even="head_width"),
     "alibi": PositionEncoding(score=lambda config, causal, rngs: AlibiScores(config.num_heads)),
-    "relative": PositionEncoding(score=_relative),
+    "relative": PositionEncoding(
+        score=lambda config, causal, rngs: RelativeScores(
+            config.num_heads,
+            config.relative,
+            causal=causal,
+            param_dtype=config.param_dtype,
+            rngs=rngs,
+        )
+    ),
 }

@@ -1,6 +1,6 @@
 """Recurrent networks: an encoder-decoder with attention, and a layer for hybrids."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -10,39 +10,33 @@ from flax import nnx
 from jax import Array
 from jax.typing import ArrayLike, DTypeLike
 
-from attention.modules.context import DEFAULT_CONTEXT, CacheSpec, Context, Output
+from attention.modules.context import DEFAULT_CONTEXT, CacheSpec, Context, Output, and_mask
 from attention.modules.embeddings import Embedding
-from attention.modules.layers import linear
+from attention.modules.layers import linear, table
 from attention.modules.models import EncoderDecoder
+from attention.modules.numbers import check_number, check_rate
+from attention.primitives import masks
 from attention.primitives.additive import additive_attention
-from attention.primitives.arguments import check_arguments
 from attention.primitives.attend import attend
 from attention.primitives.cache import Constant, check_lengths
 from attention.primitives.choice import one_of
-from attention.primitives.masks import CuSeqlens, Lengths, Mask, Segments, leaves_of, to_array
+from attention.primitives.masks import CuSeqlens, Lengths, Mask, Segments
 from attention.primitives.numerics import wide
+
+State = TypeVar("State")
+Cell = Callable[..., nnx.RNNCellBase]
+Attend = Callable[[Array], Array]  # state [..., F] -> context [..., C]
 
 # Name in a config -> class of a cell as in flax: `cell(carry, inputs) -> (carry, output)`, where
 # every leaf of the carry is `[..., F]` and the last leaf is the output. Users may add their own.
-CELLS: dict[str, Callable[..., nnx.RNNCellBase]] = {
-    "gru": nnx.GRUCell,
-    "lstm": nnx.OptimizedLSTMCell,
-}
-
-State = TypeVar("State")
+CELLS: dict[str, Cell] = {"gru": nnx.GRUCell, "lstm": nnx.OptimizedLSTMCell}
 
 
 class RecurrentEncoder(nnx.Module):
     """One recurrent cell per direction (Bahdanau et al. 2015, section 3.2)."""
 
     def __init__(
-        self,
-        width: int,
-        hidden: int,
-        *,
-        cell: Callable[..., nnx.RNNCellBase] = nnx.GRUCell,
-        rngs: nnx.Rngs,
-        **dtypes: DTypeLike | None,
+        self, width: int, hidden: int, *, cell: Cell = nnx.GRUCell, **options: object
     ) -> None:
         """Make the cells of both directions.
 
@@ -50,11 +44,10 @@ class RecurrentEncoder(nnx.Module):
             width: D, of the inputs.
             hidden: F, of the state of each cell.
             cell: class of the cells, as in `CELLS`.
-            rngs: source of the initial parameters.
-            dtypes: `dtype` and `param_dtype`, as in flax.
+            options: `dtype`, `param_dtype` and `rngs`, as in flax; so in all classes below.
         """
-        self.forward = named_cell(cell, width, hidden, rngs=rngs, **dtypes)
-        self.backward = named_cell(cell, width, hidden, rngs=rngs, **dtypes)
+        self.forward = make_cell(cell, width, hidden, **options)
+        self.backward = make_cell(cell, width, hidden, **options)
         self.hidden = hidden
 
     def __call__(self, inputs: Array, *, context: Context = DEFAULT_CONTEXT) -> Output:
@@ -65,14 +58,13 @@ class RecurrentEncoder(nnx.Module):
 
         Args:
             inputs: `[..., S, D]`.
-            context: its `mask` excludes padding, as `masks.lengths`; without it, its `lengths`.
+            context: its `mask`, such as `masks.lengths`, and its `lengths` exclude padding.
 
         Raises:
-            ValueError: a mask that depends on the query.
+            ValueError: a mask that depends on the query; lengths outside [0, S].
+            TypeError: lengths that are not integers.
         """
-        valid = visible_keys(context.mask, inputs.shape[:-2], inputs.shape[-2])
-        if valid is None:
-            valid = valid_tokens(context.lengths, inputs.shape[:-2], inputs.shape[-2])
+        valid = valid_tokens(inputs, context.lengths, context.mask)
         vectors = inputs if valid is None else jnp.where(valid[..., None], inputs, 0)
         forward = self._scan(self.forward, vectors, valid, reverse=False)
         backward = self._scan(self.backward, vectors, valid, reverse=True)
@@ -85,18 +77,17 @@ class RecurrentEncoder(nnx.Module):
     ) -> Array:
         def step(carry: State, token: tuple[Array, Array | None]) -> tuple[State, Array]:
             vector, valid = token
-            after, _ = cell(carry, vector)
-            carry = select_rows(valid, after, carry)
+            carry = select_rows(valid, cell(carry, vector)[0], carry)
             return carry, cell_output(carry)
 
         carry = initial_carry(cell, jnp.zeros((*inputs.shape[:-2], self.hidden), inputs.dtype))
-        tokens = time_first(inputs, -2), time_first(valid, -1)
+        tokens = time_first((inputs, valid), inputs.ndim - 2)
         _, outputs = jax.lax.scan(step, carry, tokens, reverse=reverse)
         return jnp.moveaxis(outputs, 0, -2)
 
 
-def named_cell(
-    cell: Callable[..., nnx.RNNCellBase],
+def make_cell(
+    cell: Cell,
     width: int,
     hidden: int,
     *,
@@ -142,49 +133,38 @@ def select_rows(valid: Array | None, after: State, before: State) -> State:
     return jax.tree.map(select, after, before)
 
 
-def valid_tokens(lengths: ArrayLike | None, batch: Sequence[int], size: int) -> Array | None:
-    """Return which of T tokens are valid, bool `[..., T]`; None if lengths are None.
+def valid_tokens(
+    inputs: Array, lengths: ArrayLike | None, mask: Mask | Array | None = None
+) -> Array | None:
+    """Return which tokens are valid, bool `[..., T]`; None if all are.
+
+    Args:
+        inputs: `[..., T, D]`.
+        lengths: int `[...]`, number of valid tokens per row; all if None.
+        mask: `masks.lengths`, or an expression of such masks; a token is valid if it allows it too.
 
     Raises:
         TypeError: lengths that are not integers.
-        ValueError: lengths outside [0, T].
+        ValueError: lengths outside [0, T]; any other mask.
     """
-    if lengths is None:
-        return None
-    check_lengths(lengths, size)
-    lengths = jnp.broadcast_to(jnp.asarray(lengths), tuple(batch))
-    return jnp.subtract.outer(lengths, jnp.arange(size, dtype=lengths.dtype)) > 0
-
-
-def time_first(array: Array | None, axis: int) -> Array | None:
-    """Move the time axis to the front, for `jax.lax.scan`."""
-    return None if array is None else jnp.moveaxis(array, axis, 0)
-
-
-def visible_keys(mask: Mask | None, batch: Sequence[int], num_keys: int) -> Array | None:
-    """Return the keys that are visible to every query: bool `[..., S]`, or None for all.
-
-    For readers without queries, such as a recurrent cell.
-
-    Args:
-        mask: `masks.lengths`, or an expression of such masks.
-        batch: the batch axes.
-        num_keys: S.
-
-    Raises:
-        ValueError: any other mask.
-    """
+    *batch, num_tokens, _ = inputs.shape
+    if lengths is not None:
+        check_lengths(lengths, num_tokens)
+        mask = and_mask(masks.lengths(lengths), mask)
     if mask is None:
         return None
-    if not isinstance(mask, Mask) or not all(isinstance(leaf, Lengths) for leaf in leaves_of(mask)):
+    is_mask = isinstance(mask, Mask)
+    if not is_mask or not all(isinstance(leaf, Lengths) for leaf in masks.leaves_of(mask)):
         raise ValueError(
             "this mask depends on the position of the query; here it can only hide padding, the "
             "same for all queries, as masks.lengths does"
         )
-    tokens = jnp.zeros((*batch, num_keys, 1, 1))
-    arguments = check_arguments(tokens[..., :1, :, :], tokens, tokens, mask=mask)
-    allowed = to_array(mask, arguments.query_positions, arguments.key_positions)
-    return jnp.broadcast_to(allowed[..., 0, :], (*batch, num_keys))
+    return jnp.broadcast_to(masks.to_array(mask, 1, num_tokens)[..., 0, :], (*batch, num_tokens))
+
+
+def time_first(tree: State, axis: int) -> State:
+    """Move the time axis of every array to the front, for `jax.lax.scan`."""
+    return jax.tree.map(lambda array: jnp.moveaxis(array, axis, 0), tree)
 
 
 Result = Array | tuple[Array, dict[str, Array]]
@@ -200,20 +180,11 @@ class AdditiveAttention(nnx.Module):
     def __init__(
         self, hidden: int, encoder_width: int, *, rngs: nnx.Rngs, **dtypes: DTypeLike | None
     ) -> None:
-        """Make W, U and v.
-
-        Args:
-            hidden: F, of the decoder state.
-            encoder_width: E, of the encoder output.
-            rngs: source of the initial parameters.
-            dtypes: `dtype` and `param_dtype`, as in flax.
-        """
-        units = {"hidden": hidden}
+        """Make W, U and v for a decoder state of F and an encoder output of E numbers."""
+        units, param_dtype = {"hidden": hidden}, dtypes.get("param_dtype", jnp.float32)
         self.query = linear({"embed": hidden}, units, use_bias=False, rngs=rngs, **dtypes)
         self.key = linear({"embed": encoder_width}, units, rngs=rngs, **dtypes)
-        initial = jax.nn.initializers.normal(hidden**-0.5)
-        vector = initial(rngs.params(), (1, hidden), dtypes.get("param_dtype", jnp.float32))
-        self.vector = nnx.Param(vector, axes=("heads", "hidden"))
+        self.vector = table((1, hidden), ("heads", "hidden"), dtype=param_dtype, rngs=rngs)
         self.context_width = encoder_width
 
     def precompute(self, encoder_output: Array, summary: Array) -> tuple[Array, Array]:
@@ -242,15 +213,12 @@ class AdditiveAttention(nnx.Module):
 
 
 class MultiplicativeAttention(nnx.Module):
-    """Scores sᵀ W h (Luong et al. 2015, equation 8, "general")."""
+    """Scores sᵀ W h (Luong et al. 2015, equation 8, "general"); see `AdditiveAttention`."""
 
-    def __init__(
-        self, hidden: int, encoder_width: int, *, rngs: nnx.Rngs, **dtypes: DTypeLike | None
-    ) -> None:
-        """Make W; see `AdditiveAttention`."""
-        self.query = linear(
-            {"embed": hidden}, {"hidden": encoder_width}, use_bias=False, rngs=rngs, **dtypes
-        )
+    def __init__(self, hidden: int, encoder_width: int, **options: object) -> None:
+        """Make W."""
+        sizes = {"embed": hidden}, {"hidden": encoder_width}
+        self.query = linear(*sizes, use_bias=False, **options)
         self.context_width = encoder_width
 
     def precompute(self, encoder_output: Array, summary: Array) -> Array:
@@ -259,7 +227,7 @@ class MultiplicativeAttention(nnx.Module):
         return encoder_output
 
     def __call__(self, state: Array, precomputed: Array, **options: object) -> Result:
-        """Compute the context of a state; see `AdditiveAttention`."""
+        """Compute the context of a state."""
         query, key, value = _with_head(self.query(state), precomputed, precomputed)
         return attend(query, key, value, scale=1.0, **options)
 
@@ -267,11 +235,9 @@ class MultiplicativeAttention(nnx.Module):
 class NoAttention(nnx.Module):
     """The context of every state is the summary of the source (Cho et al. 2014)."""
 
-    def __init__(
-        self, hidden: int, encoder_width: int, *, rngs: nnx.Rngs, **dtypes: DTypeLike | None
-    ) -> None:
+    def __init__(self, hidden: int, encoder_width: int, **options: object) -> None:
         """Make no parameters; see `AdditiveAttention`."""
-        del encoder_width, rngs, dtypes
+        del encoder_width, options
         self.context_width = hidden
 
     def precompute(self, encoder_output: Array, summary: Array) -> Array:
@@ -296,11 +262,6 @@ def _with_head(query: Array, key: Array, value: Array) -> tuple[Array, Array, Ar
     return query[..., None, None, :], key[..., None, :], value[..., None, :]
 
 
-Cell = Callable[..., nnx.RNNCellBase]
-Attend = Callable[[Array], Array]  # state [..., F] -> context [..., C]
-Carry = TypeVar("Carry")
-
-
 class BahdanauStep(nnx.Module):
     """Attention from the state before the step; the cell reads the context.
 
@@ -313,31 +274,15 @@ class BahdanauStep(nnx.Module):
     """
 
     def __init__(
-        self,
-        width: int,
-        hidden: int,
-        context_width: int,
-        *,
-        cell: Cell,
-        rngs: nnx.Rngs,
-        **dtypes: DTypeLike | None,
+        self, width: int, hidden: int, context_width: int, *, cell: Cell, **options: object
     ) -> None:
-        """Make the cell.
-
-        Args:
-            width: D, of the inputs.
-            hidden: F, of the state.
-            context_width: C, of the contexts.
-            cell: class of the cell, as in `CELLS`.
-            rngs: source of the initial parameters.
-            dtypes: `dtype` and `param_dtype`, as in flax.
-        """
-        self.cell = named_cell(cell, width + context_width, hidden, rngs=rngs, **dtypes)
+        """Make the cell for inputs of D, a state of F and contexts of C numbers."""
+        self.cell = make_cell(cell, width + context_width, hidden, **options)
         self.input_feed_width, self.features_width = 0, hidden + width + context_width
 
     def __call__(
-        self, carry: Carry, input_feed: Array, inputs: Array, attend: Attend
-    ) -> tuple[Carry, Array, Array]:
+        self, carry: State, input_feed: Array, inputs: Array, attend: Attend
+    ) -> tuple[State, Array, Array]:
         """Read one token.
 
         Args:
@@ -357,37 +302,33 @@ class BahdanauStep(nnx.Module):
 class LuongStep(nnx.Module):
     """Attention from the state after the step; the features are fed to the next step.
 
-    Luong et al. 2015, equation 5 and section 3.3 ("input feeding").
+    Luong et al. 2015, equation 5 and section 3.3 ("input feeding"); see `BahdanauStep`.
     """
 
     def __init__(
-        self,
-        width: int,
-        hidden: int,
-        context_width: int,
-        *,
-        cell: Cell,
-        rngs: nnx.Rngs,
-        **dtypes: DTypeLike | None,
+        self, width: int, hidden: int, context_width: int, *, cell: Cell, **options: object
     ) -> None:
-        """Make the cell, and the layer that joins state and context; see `BahdanauStep`."""
-        self.cell = named_cell(cell, width + hidden, hidden, rngs=rngs, **dtypes)
-        self.join = linear(
-            {"embed": context_width + hidden},
-            {"hidden": hidden},
-            use_bias=False,
-            rngs=rngs,
-            **dtypes,
-        )
+        """Make the cell, and the layer that joins state and context."""
+        self.cell = make_cell(cell, width + hidden, hidden, **options)
+        sizes = {"embed": context_width + hidden}, {"hidden": hidden}
+        self.join = linear(*sizes, use_bias=False, **options)
         self.input_feed_width = self.features_width = hidden
 
     def __call__(
-        self, carry: Carry, input_feed: Array, inputs: Array, attend: Attend
-    ) -> tuple[Carry, Array, Array]:
-        """Read one token, as `BahdanauStep`; the new input feed equals the features."""
+        self, carry: State, input_feed: Array, inputs: Array, attend: Attend
+    ) -> tuple[State, Array, Array]:
+        """Read one token; the new input feed equals the features."""
         carry, output = self.cell(carry, jnp.concatenate([inputs, input_feed], axis=-1))
         features = jnp.tanh(self.join(jnp.concatenate([attend(output), output], axis=-1)))
         return carry, features, features
+
+
+# Name in a config -> (class of the attention, class of the step). Users may add their own.
+ATTENTIONS: dict[str, tuple[Callable[..., nnx.Module], Callable[..., nnx.Module]]] = {
+    "additive": (AdditiveAttention, BahdanauStep),
+    "multiplicative": (MultiplicativeAttention, LuongStep),
+    "none": (NoAttention, BahdanauStep),
+}
 
 
 class RecurrentCache(NamedTuple):
@@ -403,42 +344,24 @@ class RecurrentCache(NamedTuple):
     carry: Any
     input_feed: Array
     lengths: Array
-    encoder_output: Constant
+    encoder_output: Constant | None
 
 
 class RecurrentDecoder(nnx.Module):
     """A recurrent cell whose initial state is a summary of the source."""
 
     def __init__(
-        self,
-        width: int,
-        hidden: int,
-        *,
-        encoder_width: int,
-        attention: Callable[..., nnx.Module] = AdditiveAttention,
-        step: Callable[..., nnx.Module] = BahdanauStep,
-        cell: Callable[..., nnx.RNNCellBase] = nnx.GRUCell,
-        rngs: nnx.Rngs,
-        **dtypes: DTypeLike | None,
+        self, summary: Callable[[Array], Array], attention: nnx.Module, step: nnx.Module
     ) -> None:
-        """Make the layer of the initial state, the attention and the step.
+        """Assemble a decoder.
 
         Args:
-            width: D, of the inputs.
-            hidden: F, of the state.
-            encoder_width: E, of the encoder output: both directions of `RecurrentEncoder`.
-            attention: class with the interface of `AdditiveAttention`.
-            step: class with the interface of `BahdanauStep`.
-            cell: class of the cell, as in `CELLS`.
-            rngs: source of the initial parameters.
-            dtypes: `dtype` and `param_dtype`, as in flax.
+            summary: maps the final states `[..., E]` of both directions of a `RecurrentEncoder` to
+                the initial state `[..., F]`, before its tanh.
+            attention: such as `AdditiveAttention`.
+            step: such as `BahdanauStep`.
         """
-        self.summary = linear({"embed": encoder_width}, {"hidden": hidden}, rngs=rngs, **dtypes)
-        self.attention = attention(hidden, encoder_width, rngs=rngs, **dtypes)
-        context_width = self.attention.context_width
-        self.step = step(width, hidden, context_width, cell=cell, rngs=rngs, **dtypes)
-        self.features_width = self.step.features_width
-        self.hidden = hidden
+        self.summary, self.attention, self.step = summary, attention, step
 
     def __call__(self, inputs: Array, *, context: Context = DEFAULT_CONTEXT) -> Output:
         """Map inputs `[..., T, D]` to features `[..., T, features_width]`.
@@ -453,8 +376,7 @@ class RecurrentDecoder(nnx.Module):
             `context.returning`, and the new cache if one was given.
 
         Raises:
-            ValueError: a mask; neither encoder output nor cache, or both; a cache of another model;
-                lengths outside [0, T].
+            ValueError: a mask; neither encoder output nor cache, or both; lengths outside [0, T].
             TypeError: lengths that are not integers.
         """
         if context.mask is not None:
@@ -462,16 +384,12 @@ class RecurrentDecoder(nnx.Module):
                 "a recurrent decoder cannot mask target tokens: its state depends on them"
             )
         context.check_source()
-        *batch, num_tokens, _ = inputs.shape
+        batch = inputs.shape[:-2]
         state = context.cache
         if state is None:
-            state = self._initial_state(context.encoder_output, context.encoder_positions)
-        expected = (*batch, self.hidden)
-        shapes = {leaf.shape for leaf in jax.tree.leaves(getattr(state, "carry", ()))}
-        if shapes != {expected}:
-            raise ValueError(
-                f"this decoder needs a RecurrentCache with a carry of shape {expected}"
-            )
+            given = {"encoder_output": context.encoder_output}
+            given["encoder_positions"] = context.encoder_positions
+            state = self.new_cache(CacheSpec(batch=batch, size=inputs.shape[-2], **given))
         names = tuple(name for name in context.returning if name != "hidden_states")
         constant = state.encoder_output
         precomputed, key_positions = constant.value
@@ -480,16 +398,12 @@ class RecurrentDecoder(nnx.Module):
             state: RecurrentCache, token: tuple[Array, Array | None]
         ) -> tuple[RecurrentCache, tuple[Array, dict[str, Array]]]:
             vector, valid = token
+            options = {"mask": context.encoder_mask, "returning": names}
+            options["positions"] = state.lengths[..., None], key_positions
             results = {}
 
             def attend(query: Array) -> Array:
-                result = self.attention(
-                    query,
-                    precomputed,
-                    mask=context.encoder_mask,
-                    positions=(state.lengths[..., None], key_positions),
-                    returning=names,
-                )
+                result = self.attention(query, precomputed, **options)
                 attended, found = result if names else (result, {})
                 results.update(found)
                 return jnp.squeeze(attended, (-3, -2))
@@ -498,8 +412,8 @@ class RecurrentDecoder(nnx.Module):
             after = RecurrentCache(carry, input_feed, state.lengths + 1, None)
             return select_rows(valid, after, state), (features, results)
 
-        valid = valid_tokens(context.lengths, batch, num_tokens)
-        tokens = time_first(inputs, -2), time_first(valid, -1)
+        valid = valid_tokens(inputs, context.lengths)
+        tokens = time_first((inputs, valid), len(batch))
         state = state._replace(encoder_output=None)  # not a carry of the loop
         state, (features, results) = jax.lax.scan(step, state, tokens)
         features = jnp.moveaxis(features, 0, -2)
@@ -516,46 +430,30 @@ class RecurrentDecoder(nnx.Module):
     def new_cache(self, spec: CacheSpec) -> RecurrentCache:
         """Return the state before the first token; the size of `spec` has no effect.
 
+        The summary is computed from the final state of each direction of a `RecurrentEncoder`,
+        which the last and the first position contain.
+
         Raises:
             ValueError: no encoder output.
         """
-        state = self._initial_state(spec.encoder_output, spec.encoder_positions)
-        precomputed, positions = state.encoder_output.value
-        if spec.dtype is not None:
-            precomputed = jax.tree.map(lambda array: array.astype(spec.dtype), precomputed)
-        positions = jnp.broadcast_to(positions, spec.encoder_output.shape[:-1])
-        return state._replace(encoder_output=Constant((precomputed, positions)))
-
-    def _initial_state(
-        self, encoder_output: Array | None, encoder_positions: Array | None
-    ) -> RecurrentCache:
-        """Return the state before the first token.
-
-        The summary is computed from the final state of each direction of a `RecurrentEncoder`,
-        which the last and the first position contain.
-        """
+        encoder_output, positions = spec.encoder_output, spec.encoder_positions
         if encoder_output is None:
             raise ValueError("a recurrent decoder needs an encoder output or a cache of one")
         *batch, num_keys, width = encoder_output.shape
         final = encoder_output[..., -1, : width // 2], encoder_output[..., 0, width // 2 :]
         summary = jnp.tanh(self.summary(jnp.concatenate(final, axis=-1)))
         precomputed = self.attention.precompute(encoder_output, summary)
-        if encoder_positions is None:
-            encoder_positions = jnp.arange(num_keys, dtype=jnp.int32)
+        if spec.dtype is not None:
+            precomputed = jax.tree.map(lambda array: array.astype(spec.dtype), precomputed)
+        if positions is None:
+            positions = jnp.arange(num_keys, dtype=jnp.int32)
+        positions = jnp.broadcast_to(positions, (*batch, num_keys))
         return RecurrentCache(
             carry=initial_carry(self.step.cell, summary),
             input_feed=jnp.zeros((*batch, self.step.input_feed_width), summary.dtype),
             lengths=jnp.zeros(batch, jnp.int32),
-            encoder_output=Constant((precomputed, encoder_positions)),
+            encoder_output=Constant((precomputed, positions)),
         )
-
-
-# Name in a config -> (class of the attention, class of the step). Users may add their own.
-ATTENTIONS: dict[str, tuple[Callable[..., nnx.Module], Callable[..., nnx.Module]]] = {
-    "additive": (AdditiveAttention, BahdanauStep),
-    "multiplicative": (MultiplicativeAttention, LuongStep),
-    "none": (NoAttention, BahdanauStep),
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -586,10 +484,8 @@ class RecurrentConfig:
     def __post_init__(self) -> None:
         """Raise a ValueError if a number is out of range or a name is not registered."""
         for name in ("embedding_width", "hidden", "max_length"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must lie in [0, 1), got {self.dropout}")
+            check_number(name, getattr(self, name), at_least=1)
+        check_rate("dropout", self.dropout)
         one_of("cell", self.cell, tuple(CELLS))
         one_of("attention", self.attention, tuple(ATTENTIONS))
 
@@ -610,19 +506,24 @@ class RecurrentEncoderDecoder(EncoderDecoder):
         rngs: nnx.Rngs,
     ) -> "RecurrentEncoderDecoder":
         """Make the model of a config."""
-        width, hidden = config.embedding_width, config.hidden
-        attention, step = ATTENTIONS[config.attention]
-        shared = {"dtype": config.dtype, "param_dtype": config.param_dtype, "rngs": rngs}
-        cell = {"cell": CELLS[config.cell]}
+        width, hidden, cell = config.embedding_width, config.hidden, CELLS[config.cell]
+        make_attention, make_step = ATTENTIONS[config.attention]
+        options = {"dtype": config.dtype, "param_dtype": config.param_dtype, "rngs": rngs}
         limits = {"max_length": config.max_length, "dropout": config.dropout}
-        source_embedding = Embedding(source_vocab_size, width, **limits, **shared)
-        encoder = RecurrentEncoder(width, hidden, **cell, **shared)
-        target_embedding = Embedding(target_vocab_size, width, **limits, **shared)
-        parts = {"encoder_width": 2 * hidden, "attention": attention, "step": step}
-        decoder = RecurrentDecoder(width, hidden, **parts, **cell, **shared)
-        sizes = {"embed": decoder.features_width}, {"vocab": target_vocab_size}
-        output = linear(*sizes, **shared)
-        return cls(source_embedding, encoder, target_embedding, decoder, output=output)
+        source_embedding = Embedding(source_vocab_size, width, **limits, **options)
+        encoder = RecurrentEncoder(width, hidden, cell=cell, **options)
+        target_embedding = Embedding(target_vocab_size, width, **limits, **options)
+        summary = linear({"embed": 2 * hidden}, {"hidden": hidden}, **options)
+        attention = make_attention(hidden, 2 * hidden, **options)
+        step = make_step(width, hidden, attention.context_width, cell=cell, **options)
+        sizes = {"embed": step.features_width}, {"vocab": target_vocab_size}
+        return cls(
+            source_embedding,
+            encoder,
+            target_embedding,
+            RecurrentDecoder(summary, attention, step),
+            output=linear(*sizes, **options),
+        )
 
 
 class RecurrentLayer(nnx.Module):
@@ -633,27 +534,19 @@ class RecurrentLayer(nnx.Module):
     layer is causal, also in an encoder. The state is computed in float32 at least.
     """
 
-    def __init__(
-        self,
-        width: int,
-        *,
-        hidden: int | None = None,
-        rngs: nnx.Rngs,
-        **dtypes: DTypeLike | None,
-    ) -> None:
+    def __init__(self, width: int, *, hidden: int | None = None, **options: object) -> None:
         """Make the layers of gate, candidate and output.
 
         Args:
             width: D, of inputs and outputs.
             hidden: F, of the state; D if None.
-            rngs: source of the initial parameters.
-            dtypes: `dtype` and `param_dtype`, as in flax.
+            options: `dtype`, `param_dtype` and `rngs`, as in flax.
         """
         self.hidden = width if hidden is None else hidden
         sizes = {"embed": width}, {"hidden": self.hidden}
-        self.gate = linear(*sizes, rngs=rngs, **dtypes)
-        self.candidate = linear(*sizes, rngs=rngs, **dtypes)
-        self.output = linear(*sizes[::-1], rngs=rngs, **dtypes)
+        self.gate = linear(*sizes, **options)
+        self.candidate = linear(*sizes, **options)
+        self.output = linear(*sizes[::-1], **options)
 
     def __call__(self, inputs: Array, *, context: Context = DEFAULT_CONTEXT) -> Output:
         """Map `[..., T, D]` to `[..., T, D]`.
@@ -666,27 +559,28 @@ class RecurrentLayer(nnx.Module):
                 padding must follow the valid tokens.
 
         Raises:
-            ValueError: lengths outside [0, T]; a cache of another layer.
+            ValueError: lengths outside [0, T].
             TypeError: lengths that are not integers.
         """
-        *batch, num_tokens, _ = inputs.shape
-        valid = valid_tokens(context.lengths, batch, num_tokens)
+        valid = valid_tokens(inputs, context.lengths)
         if valid is not None:
             inputs = jnp.where(valid[..., None], inputs, 0)
         narrow = self.gate(inputs)
         gate, candidate = wide(narrow, self.candidate(inputs))
         update = jax.nn.sigmoid(gate)
         keep, new = 1 - update, update * candidate
-        for starts in _starts(context, num_tokens):
+        for starts in _starts(context, inputs.shape[-2]):
             keep = jnp.where(starts[..., None], 0, keep)
         if valid is not None:
             keep, new = jnp.where(valid[..., None], keep, 1), jnp.where(valid[..., None], new, 0)
-        kept, states = jax.lax.associative_scan(_compose, (keep, new), axis=inputs.ndim - 2)
+
+        def compose(one: tuple[Array, Array], other: tuple[Array, Array]) -> tuple[Array, Array]:
+            """Compose two maps h -> keep · h + new."""
+            return one[0] * other[0], other[0] * one[1] + other[1]
+
+        kept, states = jax.lax.associative_scan(compose, (keep, new), axis=inputs.ndim - 2)
         cache = context.cache
         if cache is not None:
-            expected = (*batch, self.hidden)
-            if getattr(cache, "shape", None) != expected:
-                raise ValueError(f"this recurrent layer needs a cache of shape {expected}")
             states = states + kept * cache.astype(kept.dtype)[..., None, :]
             cache = states[..., -1, :].astype(cache.dtype)
         return Output(self.output(states.astype(narrow.dtype)), cache=cache)
@@ -698,17 +592,12 @@ class RecurrentLayer(nnx.Module):
         return state if spec.dtype else wide(state)[0]
 
 
-def _compose(first: tuple[Array, Array], second: tuple[Array, Array]) -> tuple[Array, Array]:
-    """Compose two maps h -> keep · h + new."""
-    return first[0] * second[0], second[0] * first[1] + second[1]
-
-
 def _starts(context: Context, num_tokens: int) -> Iterator[Array]:
     """Yield where a packed sequence begins, bool `[..., T]`, for each mask of packed rows."""
     positions = context.positions
     positions = jnp.arange(num_tokens, dtype=jnp.int32) if positions is None else positions
     mask = context.mask
-    for leaf in leaves_of(mask) if isinstance(mask, Mask) else ():
+    for leaf in masks.leaves_of(mask) if isinstance(mask, Mask) else ():
         if isinstance(leaf, Segments):
             starts = jnp.diff(leaf.query_segments, axis=-1, prepend=0) != 0
             batch = jnp.broadcast_shapes(starts.shape[:-1], positions.shape[:-1])

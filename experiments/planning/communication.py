@@ -111,22 +111,11 @@ def _gathered(shard: Shard, batch: BatchShape) -> Iterator[Sent]:
     weight = shard.weight
     times = 1
     if weight.num_inputs and weight.in_layers:
-        times = 2 + (weight.recomputed and not _is_gathered_once(shard))
+        times = 2  # the compiler merges the gathers for recomputation and for the gradient
     elif not weight.is_matrix and not weight.lookups:
         times += (weight.path[-1] == "scale") + weight.recomputed
     if shard.fsdp > 1:
         yield Sent("all-gather", batch.itemsize * shard.size, ["fsdp"], times)
-
-
-def _is_gathered_once(shard: Shard) -> bool:
-    """Return whether the compiler merges the gathers for recomputation and for the gradient.
-
-    The gradient by the inputs uses a kernel with several axes of outputs as a matrix, which has a
-    gather of its own, unless the mesh has an axis "sequence" (`attention.modules.layers`).
-    """
-    weight = shard.weight
-    is_vector = len(weight.shape) - weight.num_inputs == 1
-    return is_vector or shard.mesh.shape["sequence"] > 1
 
 
 def _gradients(shard: Shard, batch: BatchShape, reduce_scatter: bool) -> Iterator[Sent]:

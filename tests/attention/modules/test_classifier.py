@@ -157,7 +157,7 @@ class TestPatches:
             build(config, image_shape=shape, patch_size=size, rngs=nnx.Rngs(0))
 
     def test_an_image_of_another_size(self):
-        sentence = r"images must be 4x6x2 \(height x width x channels\), got 6x4x2"
+        sentence = r"images must have height, width and channels \(4, 6, 2\), got \(6, 4, 2\)"
         with pytest.raises(ValueError, match=sentence):
             self.embedding()(np.swapaxes(IMAGES, 1, 2))
 

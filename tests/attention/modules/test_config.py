@@ -240,7 +240,10 @@ POSITIVE = ("width", "num_heads", "hidden", "max_length", "head_width", "value_w
         ({"rotary": {"bas": 3}}, "rotary has no field 'bas'; did you mean 'base'[?]$"),
         ({"rotary": 100.0}, "rotary must be a Rotary or a dict of its fields, got 100.0$"),
         ({"rotary": {"scaling": "liner"}}, "rotary.scaling must be one of .* mean 'linear'[?]$"),
-        ({"rotary": {"scaling": "ntk", "factor": 0.5}}, "rotary.factor must be at least 1, got"),
+        (
+            {"rotary": {"scaling": "ntk", "factor": 0.5}},
+            "rotary.factor must be finite and at least 1",
+        ),
         ({"rotary": {"factor": 2.0}}, "rotary.factor=2.0 needs a rotary.scaling: one of linear"),
         ({"relative": {"buckets": 3}}, "relative has no field 'buckets'; .* 'num_buckets'[?]$"),
         ({"per_layer": {"window": 3}}, "per_layer must be a list of dicts, .* got a dict$"),

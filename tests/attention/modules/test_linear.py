@@ -1,4 +1,4 @@
-"""Linear layers, and matrix products that equal `lax.dot_general` with other gradients inside."""
+"""Linear layers: products of two matrices that equal `lax.dot_general`."""
 
 import re
 from functools import partial
@@ -7,42 +7,41 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.sharding import AxisType
 
-from attention.modules import linear
 from attention.modules.layers import dot_general
 from tests.attention.modules.inputs import B, S, T, small_translator, tokens
 from tests.attention.primitives.inputs import draw, jitted
 
 N, H, F = 3, 7, 11
-# Shapes of inputs and kernel, the axes that are contracted, and those of a batch.
+# Shapes of inputs and kernel, and the number of axes that are contracted.
 CASES = {
-    "a vector": ((H,), (H, F), (0,), (0,), ((), ())),
-    "sequences": ((2, 5, H), (H, F), (2,), (0,), ((), ())),
-    "into heads": ((2, 5, F), (F, N, H), (2,), (0,), ((), ())),
-    "out of heads": ((2, 5, N, H), (N, H, F), (2, 3), (0, 1), ((), ())),
-    "out of heads, transposed": ((2, 5, H, N), (N, H, F), (3, 2), (0, 1), ((), ())),
-    "no rows": ((0, 5, H), (H, F), (2,), (0,), ((), ())),
-    "empty sums": ((2, 5, 0), (0, F), (2,), (0,), ((), ())),
-    "no features": ((2, 5, H), (H, 0), (2,), (0,), ((), ())),
-    "contracted first": ((H, 5, 2), (H, F), (0,), (0,), ((), ())),
-    "a kernel for each": ((2, 5, H), (H, 2, F), (2,), (0,), ((0,), (1,))),
+    "a vector": ((H,), (H, F), 1),
+    "sequences": ((2, 5, H), (H, F), 1),
+    "into heads": ((2, 5, F), (F, N, H), 1),
+    "out of heads": ((2, 5, N, H), (N, H, F), 2),
+    "no rows": ((0, 5, H), (H, F), 1),
+    "empty sums": ((2, 5, 0), (0, F), 1),
+    "no features": ((2, 5, H), (H, 0), 1),
 }
+
+
+def product(multiply, inputs, kernel, count=1, **options):
+    last = range(inputs.ndim - count, inputs.ndim)
+    return multiply(inputs, kernel, ((tuple(last), tuple(range(count))), ((), ())), **options)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_values_and_derivatives_equal_lax(name):
-    shape, kernel_shape, *contracted, batch = CASES[name]
+    shape, kernel_shape, count = CASES[name]
     primals, tangents = draw(shape, kernel_shape), draw(shape, kernel_shape, seed=1)
 
     def results(multiply, primals, tangents):
-        multiply = partial(multiply, dimension_numbers=(contracted, batch))
-
         def loss(*operands):
-            return jnp.sum(jnp.sin(multiply(*operands)))
+            return jnp.sum(jnp.sin(product(multiply, *operands, count)))
 
-        return multiply(*primals), jax.jvp(jax.grad(loss, (0, 1)), primals, tangents)
+        outputs = product(multiply, *primals, count)
+        return outputs, jax.jvp(jax.grad(loss, (0, 1)), primals, tangents)
 
     run = jitted(results, static_argnums=0)
     ours, expected = (
@@ -55,44 +54,18 @@ def test_values_and_derivatives_equal_lax(name):
 
 def test_precision_and_dtype_of_products():
     inputs, kernel = draw((2, 5, H), (H, F))
-    numbers = ((2,), (0,)), ((), ())
-
-    def product(inputs, kernel):
-        return dot_general(inputs, kernel, numbers, precision="highest").sum()
-
-    program = str(jax.make_jaxpr(jax.grad(product, (0, 1)))(inputs, kernel))
-    assert program.count("precision=(Precision.HIGHEST") == program.count("= dot_general[") == 3
-    half = dot_general(inputs, kernel, numbers, preferred_element_type=jnp.bfloat16)
-    assert half.dtype == jnp.bfloat16
+    multiply = partial(product, dot_general)
+    program = str(jax.make_jaxpr(partial(multiply, precision="highest"))(inputs, kernel))
+    assert program.count("precision=(Precision.HIGHEST") == program.count("= dot_general[") == 1
+    assert multiply(inputs, kernel, preferred_element_type=jnp.bfloat16).dtype == jnp.bfloat16
 
 
-def sums(function, *operands):
-    """Return how many axes each product sums over, in the program of a gradient."""
-    program = str(jax.make_jaxpr(function)(*operands))
-    return [len(axes.split(",")) for axes in re.findall(r"numbers=\(\(\[([\d, ]*)\]", program)]
+def test_contracted_axes_of_other_sizes():
+    with pytest.raises(TypeError, match="contracting dimensions to have the same shape"):
+        product(dot_general, *draw((5, H, N), (N, H, F)), 2)
 
 
-@pytest.mark.parametrize(
-    ("inputs", "outputs", "shape", "merged"),
-    [
-        ({"embed": H}, {"hidden": F}, (2, 5, H), 1),
-        ({"embed": F}, {"heads": N, "head": H}, (2, 5, F), 1),
-        ({"heads": N, "head": H}, {"embed": F}, (2, 5, N, H), 2),
-    ],
-)
-def test_gradients_sum_over_one_axis_and_only_as_far_as_needed(inputs, outputs, shape, merged):
-    (given,) = draw(shape)
-
-    def loss(layer, inputs):
-        return jnp.sum(layer(inputs) ** 2)
-
-    layer = linear(inputs, outputs, rngs=nnx.Rngs(0))
-    assert sums(jax.grad(loss, (0, 1)), layer, given) == [merged, 1, 1]
-    for argument in (0, 1):
-        assert sums(jax.grad(loss, argument), layer, given) == [merged, 1]
-
-
-def test_no_gradient_of_a_translator_sums_over_batch_and_position():
+def test_no_product_of_a_translator_has_two_axes_of_rows():
     def loss(model):
         return jnp.mean(model(tokens(B, S, seed=1), tokens(B, T)).logits ** 2)
 
@@ -103,13 +76,14 @@ def test_no_gradient_of_a_translator_sums_over_batch_and_position():
     assert ("0, 1", "0, 1") not in summed
 
 
-def test_products_sharded_over_an_explicit_mesh_equal_lax():
-    mesh = jax.make_mesh((1,), ("x",), axis_types=(AxisType.Explicit,))
-    inputs, kernel = draw((2, 5, H), (H, F))
+@pytest.mark.parametrize(
+    ("axis", "size", "kind"), [("x", 1, AxisType.Explicit), ("sequence", 2, AxisType.Auto)]
+)
+def test_axes_that_may_be_sharded_are_not_merged(axis, size, kind):
+    mesh = jax.make_mesh((size,), (axis,), axis_types=(kind,))
+    inputs, kernel = draw((2, 4, H), (H, F))
     with jax.set_mesh(mesh):
-        inputs = jax.device_put(inputs, NamedSharding(mesh, PartitionSpec(None, "x")))
-
-        def loss(kernel):
-            return jnp.sum(dot_general(inputs, kernel, (((2,), (0,)), ((), ()))) ** 2)
-
-        assert jitted(jax.grad(loss))(kernel).shape == kernel.shape
+        inputs = jax.device_put(inputs, jax.NamedSharding(mesh, jax.P(None, axis)))
+        gradient = jax.grad(lambda kernel: jnp.sum(product(dot_general, inputs, kernel) ** 2))
+        assert "reshape" not in str(jax.make_jaxpr(gradient)(kernel))
+        assert jitted(gradient)(kernel).shape == kernel.shape

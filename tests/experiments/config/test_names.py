@@ -6,8 +6,7 @@ import inspect
 import pytest
 
 from attention import modules
-from attention.modules import classifier, config
-from attention.modules.recurrent import encoder, encoder_decoder
+from attention.modules import recurrent
 from attention.primitives.attend import IMPLEMENTATIONS
 from experiments import registry
 from experiments.config import data, model, train
@@ -26,9 +25,9 @@ from experiments.training import optimizer
         (model.NORMS, modules.NORMS),
         (model.POSITIONS, modules.POSITIONS),
         (model.INITIALIZERS, modules.INITIALIZERS),
-        (model.POOLINGS, classifier.POOLINGS),
-        (model.CELLS, encoder.CELLS),
-        (model.ATTENTIONS, encoder_decoder.ATTENTIONS),
+        (model.POOLINGS, modules.POOLINGS),
+        (model.CELLS, recurrent.CELLS),
+        (model.ATTENTIONS, recurrent.ATTENTIONS),
         (model.IMPLEMENTATIONS, [one.name for one in IMPLEMENTATIONS]),
         (data.NOISES, noise.NOISES),
         (registry.TASK_PARTS["translation"].models, translation.ARCHITECTURES),
@@ -63,8 +62,8 @@ def test_absolute_positions_are_those_added_to_embeddings():
 @pytest.mark.parametrize(
     "part, library",
     [
-        (EncoderDecoderModel, config.TransformerConfig),
-        (RecurrentModel, encoder_decoder.RecurrentConfig),
+        (EncoderDecoderModel, modules.TransformerConfig),
+        (RecurrentModel, modules.RecurrentConfig),
         (model.RotaryPart, modules.Rotary),
     ],
 )

@@ -111,35 +111,16 @@ class TestPaths:
         with pytest.raises(ValueError, match=sentence):
             label_parameters(nnx.state(model()), {"qery.kernel": True}, default=False)
 
-    @pytest.mark.parametrize(
-        "pattern, hint",
-        [
-            ("*qery*", r"; did you mean '\*query\*'\?"),
-            ("kernel", r"; did you mean '\*kernel'\?"),
-            ("layers.0", r"; did you mean 'layers.0\*'\?"),
-            ("qery.kernels", r"; did you mean 'query.kernel'\?"),
-            ("nothing", "; a path is, for instance, 'layers.0.bias'"),
-        ],
-    )
-    def test_hint_is_a_pattern_that_matches(self, pattern, hint):
-        with pytest.raises(ValueError, match=f"{hint}$"):
-            select_parameters(model(), pattern)
-
     def test_labels_of_a_model_are_refused(self):
         with pytest.raises(TypeError, match=r"needs nnx.state\(model\), since optax calls a Model"):
             label_parameters(model(), {"query.*": True}, default=False)
 
 
-@pytest.mark.parametrize("wrapper", ["multi_transform", "masked"])
-def test_only_chosen_parameters_change(wrapper):
+def test_only_chosen_parameters_change():
     definition, state = nnx.split(model())
-    if wrapper == "multi_transform":
-        labels = label_parameters(state, {"output.*": "train"}, default="freeze")
-        parts = {"train": optax.adam(1e-2), "freeze": optax.set_to_zero()}
-        optimizer = optax.multi_transform(parts, labels)
-    else:
-        frozen = label_parameters(state, {"output.*": False}, default=True)
-        optimizer = optax.chain(optax.adam(1e-2), optax.masked(optax.set_to_zero(), frozen))
+    labels = label_parameters(state, {"output.*": "train"}, default="freeze")
+    parts = {"train": optax.adam(1e-2), "freeze": optax.set_to_zero()}
+    optimizer = optax.multi_transform(parts, labels)
     gradient = jax.grad(lambda state: loss(nnx.merge(definition, state)))(state)
     with jax.numpy_dtype_promotion("standard"):  # optax multiplies numbers of several dtypes
         updates, _ = optimizer.update(gradient, optimizer.init(state), state)
@@ -188,11 +169,8 @@ class TestLoRA:
         [
             ("output.kernel", {"rank": 2}, r"axes of output.kernel, \(3, 5, 7\), into inp"),
             ("output.kernel", {"rank": 2, "num_inputs": 3}, "cannot split the axes of output.ker"),
-            ("query.bias", {"rank": 1}, "cannot split the axes of query.bias"),
             ("query.kernel", {"rank": 8}, "rank of query.kernel must lie in 1 to 7, got 8"),
-            ("query.kernel", {"rank": 0}, "rank of query.kernel must lie in 1 to 7, got 0"),
             ("*.bias", {"rank": 1}, "cannot split the axes of layers.0.bias"),
-            ("query.kernels", {"rank": 1}, "did you mean 'query.kernel'"),
         ],
     )
     def test_refused_factors(self, pattern, options, sentence):
