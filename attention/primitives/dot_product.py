@@ -139,23 +139,25 @@ class Products:
     array: Array = array_field("NTS")
 
 
-@partial(jax.jit, static_argnames=("platform", "examples"), inline=True)
+@partial(jax.jit, static_argnames=("platform", "examples", "kv_heads"), inline=True)
 def attend_by_definition(
     arguments: Arguments,
     platform: str | None = None,
     products: Products | None = None,
     examples: tuple[Cut, ...] | None = None,
+    kv_heads: Cut | None = None,
 ) -> dict[str, Array]:
     """Return "output", "logsumexp" and what `arguments.returning` names, from weights in memory.
 
     With `products`, non-finite queries and keys are flagged in the arguments. With `examples`,
-    a loop over batch axes computes a few at a time, and derivatives compute each step again.
+    a loop over batch axes computes a few at a time, and derivatives compute each step again; with
+    `kv_heads`, a loop over the heads of an example.
     """
     del platform
-    all_heads = Cut(1, 1, arguments.key.shape[-2])
+    kv_heads = kv_heads or Cut(1, 1, arguments.key.shape[-2])
 
     def example(one: Arguments, *products: Products) -> dict[str, Array]:
-        results = over_heads(attend_one_head, (one.by_index(), *products), all_heads)
+        results = over_heads(attend_one_head, (one.by_index(), *products), kv_heads, remat=True)
         return results | {"output": jnp.swapaxes(results["output"], 0, 1)}
 
     trees = (arguments,) if products is None else (arguments, products)

@@ -91,7 +91,7 @@ def attend_in_tiles(arguments: Arguments, platform: str = "cpu") -> dict[str, Ar
         inputs = arguments.query, arguments.key, arguments.value
         query, key, value = wide(*inputs) if layout.cast else inputs
         given = replace(arguments, query=query, key=key, value=value)
-        results = attend_by_definition(given, examples=layout.examples)
+        results = attend_by_definition(given, examples=layout.examples, kv_heads=layout.kv_heads)
         return results | {"output": results["output"].astype(arguments.query.dtype)}
     found = for_all_heads(online_sums, layout, arguments)
     # Joined here and not in the loops: jax 0.10 would drop the rule of `derive_as` in a scan.
@@ -137,26 +137,36 @@ def results_of(arguments: Arguments, sums: Sums) -> dict[str, Array]:
 def online_sums(
     layout: Layout, visits: Visits | None, one: Arguments, before: Sums | None = None
 ) -> Sums:
-    """Return the sums of one head over the keys that are visited, added to those `before`.
-
-    One loop visits the tiles of all rows, which compiles faster than a loop for each row.
-    """
+    """Return the sums of one head over the keys that are visited, added to those `before`."""
+    num_rows, num_columns = layout.shape
     head = _in_whole_tiles(layout, one)
     start = _no_keys(head) if before is None else _cut(layout, before)
-    counts = jnp.full(layout.shape[0], layout.shape[1]) if visits is None else visits.counts
-    ends = jnp.cumsum(counts, dtype=jnp.int32)
+    rows, of_all_rows = _split((head, start), "T")
 
-    def visit(state: tuple[Array, Sums]) -> tuple[Array, Sums]:
-        number, sums = state
-        row = jnp.sum(ends <= number, dtype=jnp.int32)
-        column = number - ends[row] + counts[row]
-        column = column if visits is None else visits.column(row, column)
-        added = _add_tile(_tile(_tile(head, "T", row), "S", column), _tile(sums, "T", row))
-        write = partial(jax.lax.dynamic_update_index_in_dim, index=row, axis=0)
-        return number + 1, jax.tree.map(write, sums, added)
+    def of_row(given: tuple[Array, Tree]) -> Sums:
+        row, here = given
+        at_row, sums = join(here, of_all_rows)
+        count = num_columns if visits is None else visits.counts[row]
 
-    _, sums = jax.lax.while_loop(lambda state: state[0] < ends[-1], visit, (jnp.int32(0), start))
-    return _without_padding(sums, one)
+        def add_tile(state: tuple[Array, Sums]) -> tuple[Array, Sums]:
+            number, sums = state
+            tile = _tile(at_row, "S", number if visits is None else visits.column(row, number))
+            scores = _scores(tile, nan_where(tile.nonfinite_keys, tile.dtype)[None, :])
+            largest = jnp.maximum(sums.largest, jax.lax.stop_gradient(scores).max(axis=-1))
+            exponents = scores - largest[:, None]
+            if tile.mask is not None:  # a masked pair stays masked where the largest score is NaN
+                exponents = jnp.where(jnp.isneginf(scores), -jnp.inf, exponents)
+            exponentials, shrink = jnp.exp(exponents), jnp.exp(sums.largest - largest)
+            total = sums.total * shrink + exponentials.sum(axis=-1)
+            weighted = sums.weighted * shrink[:, None] + _weighted_values(tile, exponentials)
+            return number + 1, Sums(largest, total, weighted)
+
+        return jax.lax.while_loop(lambda state: state[0] < count, add_tile, (0 * row, sums))[1]
+
+    sums = jax.lax.map(of_row, (jnp.arange(num_rows, dtype=jnp.int32), rows))
+    # Queries that are not finite counted as 0; those that see a key give NaN.
+    nan = nan_where(head.nonfinite_queries & (sums.total > 0), one.dtype)
+    return _without_padding(Sums(sums.largest + nan, sums.total + nan, sums.weighted), one)
 
 
 @partial(checkpoint, static_argnums=0)
@@ -245,20 +255,6 @@ def _weighted_values(tile: Arguments, weights: Array) -> Array:
         weights = weights * keep.astype(weights.dtype)
     weights = weights.astype(tile.value.dtype)
     return product("TS,HS->TH", weights, tile.value, tile.dtype, tile.precision)
-
-
-def _add_tile(tile: Arguments, sums: Sums) -> Sums:
-    """Add the keys of a tile to those before it."""
-    of_queries = nan_where(tile.nonfinite_queries, tile.dtype)
-    of_keys = nan_where(tile.nonfinite_keys, tile.dtype)
-    scores = _scores(tile, of_queries[:, None], of_keys[None, :])
-    largest = jnp.maximum(sums.largest, jax.lax.stop_gradient(scores).max(axis=-1))
-    # A masked pair stays masked in a row whose largest score is NaN.
-    scores = jnp.where(jnp.isneginf(scores), -jnp.inf, scores - largest[:, None])
-    exponentials, shrink = _exp(scores), _exp(sums.largest - largest)
-    total = sums.total * shrink + exponentials.sum(axis=-1)
-    weighted = sums.weighted * shrink[:, None] + _weighted_values(tile, exponentials)
-    return Sums(largest, total, weighted)
 
 
 def _no_keys(one: Arguments) -> Sums:

@@ -89,12 +89,14 @@ def over_batch(
     return jax.tree.map(lambda x: x.reshape(*batch, *x.shape[len(sizes) :]), function(*trees))
 
 
-def over_heads(function: Callable[..., Tree], trees: Sequence[Tree], kv_heads: Cut) -> Tree:
+def over_heads(
+    function: Callable[..., Tree], trees: Sequence[Tree], kv_heads: Cut, remat: bool = False
+) -> Tree:
     """Map a function of one head over the query heads of one example; results have N in front.
 
     First over the key/value heads, cut as `kv_heads`, then over the query heads of their groups,
     with key and value unbatched: query head n reads key head n // G. An axis N of one is shared by
-    all heads, and stays. The query of the first tree counts the heads.
+    all heads, and stays. The query of the first tree counts the heads. `remat`: as in `over_batch`.
     """
     num_heads, num_kv_heads = trees[0].query.shape[1], prod(kv_heads)
     groups = num_heads // num_kv_heads
@@ -116,7 +118,9 @@ def over_heads(function: Callable[..., Tree], trees: Sequence[Tree], kv_heads: C
         in_axes = map_arrays(trees, lambda x, axes: axis_of(x, axes) if "N" in axes else None)
         function = _map_axis(function, in_axes, Cut(1, 1, groups))
     if num_kv_heads > 1:
-        function = _map_axis(function, map_arrays(trees, axis_of), kv_heads)
+        function = _map_axis(
+            function, map_arrays(trees, axis_of), kv_heads, remat and kv_heads.steps > 1
+        )
     results = function(*map_arrays(trees, split))
     return _reshaped(results, (num_kv_heads > 1) + (groups > 1), [num_heads])
 
