@@ -11,7 +11,7 @@ features or an `Output`. `Residual` connects a sublayer, `Block` joins sublayers
 """
 
 from attention.modules.attention import Attention, CrossAttention, SelfAttention
-from attention.modules.config import TransformerConfig
+from attention.modules.config import FEED_FORWARDS, MIXERS, TransformerConfig
 from attention.modules.context import (
     CacheSpec,
     Context,
@@ -68,8 +68,6 @@ from attention.modules.recurrent import (
     RecurrentLayer,
 )
 from attention.modules.transformer import (
-    FEED_FORWARDS,
-    MIXERS,
     Block,
     Decoder,
     DecoderCache,

@@ -149,13 +149,19 @@ class Embedding(nnx.Module):
 
     @property
     def num_positions(self) -> int | None:
-        """Number of learned positions; None for positions that never end."""
-        return getattr(self.positions, "max_length", None)
+        """Largest number of positions if they are added to embeddings; None if they never end."""
+        return (
+            None
+            if self.positions is None
+            else getattr(self.positions, "max_length", self.max_length)
+        )
 
     def check_length(self, length: int, what: str = "a sequence of {} tokens") -> None:
-        """Raise a ValueError that names `what` if the length exceeds `max_length`."""
-        if self.max_length is not None and length > self.max_length:
-            raise ValueError(f"{what.format(length)} is longer than max_length={self.max_length}")
+        """Raise a ValueError that names `what` if the length exceeds the number of positions."""
+        if self.num_positions is not None and length > self.num_positions:
+            raise ValueError(
+                f"{what.format(length)} is longer than max_length={self.num_positions}"
+            )
 
     def unembed(self, features: Array) -> Array:
         """Map features `[..., D]` to logits `[..., V]` by the transposed table."""

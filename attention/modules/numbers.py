@@ -13,18 +13,17 @@ def check_number(
     Args:
         name: of the argument.
         value: the number. None is accepted, and a traced value is not checked.
-        above: the bound that it exceeds; None for any.
-        at_least: the bound that it reaches; None for any.
+        above: a bound that it must exceed.
+        at_least: a bound that it must reach.
     """
     if value is None or isinstance(value, jax.core.Tracer):
         return
+    wanted, is_right = "finite", math.isfinite(value)
     if above is not None:
-        wanted, is_right = f"a finite number above {above}", value > above
-    elif at_least is not None:
-        wanted, is_right = f"at least {at_least}", value >= at_least
-    else:
-        wanted, is_right = "a finite number", True
-    if not (is_right and math.isfinite(value)):
+        wanted, is_right = f"above {above} and finite", is_right and value > above
+    if at_least is not None:
+        wanted, is_right = f"at least {at_least}", is_right and value >= at_least
+    if not is_right:
         raise ValueError(f"{name} must be {wanted}, got {value}")
 
 
@@ -32,3 +31,35 @@ def check_rate(name: str, value: float) -> None:
     """Raise a ValueError for a rate of dropout outside [0, 1); a traced rate is not checked."""
     if not isinstance(value, jax.core.Tracer) and not 0 <= value < 1:
         raise ValueError(f"{name} must be in [0, 1), got {value}")
+
+
+def resolve_kv_heads(num_heads: int, num_kv_heads: int | None) -> int:
+    """Return K, which is N unless given.
+
+    Raises:
+        ValueError: K does not divide N.
+    """
+    check_number("num_heads", num_heads, at_least=1)
+    num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+    divisors = [n for n in range(1, num_heads + 1) if num_heads % n == 0]
+    if num_kv_heads not in divisors:
+        raise ValueError(
+            f"num_heads={num_heads} cannot be shared evenly by num_kv_heads={num_kv_heads}: "
+            f"use one of {', '.join(map(str, divisors))}"
+        )
+    return num_kv_heads
+
+
+def resolve_head_width(width: int, num_heads: int, head_width: int | None) -> int:
+    """Return H, which is D / N unless given.
+
+    Raises:
+        ValueError: H below 1, or a D / N that is no whole number.
+    """
+    check_number("head_width", head_width, at_least=1)
+    if head_width is None and width % num_heads:
+        raise ValueError(
+            f"width={width} is not divisible by num_heads={num_heads}: "
+            "change one of them, or set head_width"
+        )
+    return width // num_heads if head_width is None else head_width
