@@ -50,7 +50,8 @@ class Embedding(nnx.Module):
             num_token_types: number of token type embeddings, as of BERT.
             scale: factor of the token vectors, "sqrt_width" for √D.
             norm: applied to the sum.
-            max_length: longest sequence; any if None.
+            max_length: number of positions, if they are added to the embeddings; else the number of
+                tokens that `generate` caches. Any if None.
             output_bias: whether `unembed` adds a learned bias.
             logit_scale: factor of the logits of `unembed`.
             logit_softcap: bound c of these logits, c·tanh(logits / c); none if None.

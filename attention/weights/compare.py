@@ -70,7 +70,7 @@ def _static_attributes(model: nnx.Module) -> dict[str, Any]:
             )
             if name in DTYPES and value is not None:
                 value = np.dtype(value).name
-            if is_static and not name.startswith("_") and name != "source":
+            if is_static and not name.startswith("_") and name not in ("source", "deterministic"):
                 found[".".join([*path, name])] = value
     return found
 

@@ -166,7 +166,8 @@ def test_activations_are_constrained_by_name():
 def test_keys_of_an_encoder_output_are_constrained_in_a_cache():
     found, source = [], jnp.zeros((B, S, D))
     model = small_translator(decoder_layers=1)
-    model.new_cache(source, T, constrain=lambda array, names: found.append(names) or array)
+    constrain = lambda array, names: found.append(names) or array  # noqa: E731
+    model.new_cache((B,), T, encoder_output=source, constrain=constrain)
     assert found == [("batch", "sequence", "kv_heads", "head")] * 2
 
 

@@ -220,7 +220,8 @@ class TestCache:
 
         @jitted
         def in_pieces(model, lengths):
-            cache = model.new_cache(model.encode(SOURCE, mask=SOURCE_MASK).features, T)
+            encoded = model.encode(SOURCE, mask=SOURCE_MASK).features
+            cache = model.new_cache((B,), T, encoder_output=encoded)
             logits = jnp.full((B, T + 1, V), jnp.nan)
             for size in (3, 1, 1):
                 columns = cache.lengths[:, None] + jnp.arange(size)[None]
@@ -260,7 +261,8 @@ class TestCache:
                 encoder_positions=positions,
                 returning=returning,
             )
-            cache, pieces = model.new_cache(encoder_output, T, encoder_positions=positions), []
+            given = {"encoder_output": encoder_output, "encoder_positions": positions}
+            cache, pieces = model.new_cache((B,), T, **given), []
             for piece in (slice(0, 3), slice(3, T)):
                 output = model.decode(TARGET[:, piece], None, encoder_mask=mask, cache=cache)
                 cache = output.cache
@@ -448,15 +450,8 @@ def test_arguments_of_decode_that_do_not_fit(given, words):
 
 
 def test_cache_of_another_model():
-    other = small("none", hidden=F + 1).new_cache(draw((B, S, 2 * F + 2))[0], T)
+    encoded = draw((B, S, 2 * F + 2))[0]
+    other = small("none", hidden=F + 1).new_cache((B,), T, encoder_output=encoded)
     for cache in (other, DecoderCache((), jnp.zeros(B, jnp.int32))):
         with pytest.raises(ValueError, match=r"RecurrentCache with a carry of shape \(3, 13\)"):
             decode(None, cache=cache)
-
-
-def test_more_tokens_than_max_length():
-    model = small("none")
-    with pytest.raises(ValueError, match="a source of 24 tokens is longer than max_length=23"):
-        model.encode(tokens(B, 24), mask=None)
-    with pytest.raises(ValueError, match="max_tokens=24 is longer than max_length=23"):
-        model.prefill(SOURCE, LENGTHS, max_tokens=24)

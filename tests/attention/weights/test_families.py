@@ -146,7 +146,7 @@ def test_gradients_change_what_is_exported(tmp_path):
 def test_options_change_the_config():
     model = weights.load(FOLDER / "mistral", scan=False)
     (layers,) = (part for _, part in nnx.iter_modules(model) if isinstance(part, Layers))
-    assert layers.groups == ((1, 1),) * layers.n
+    assert layers.period == layers.n
     apart = unstack_layers(model_of("mistral"))
     chex.assert_trees_all_equal(jax.tree.leaves(model), jax.tree.leaves(apart))
 
