@@ -29,9 +29,7 @@ from attention.modules.numbers import (
     resolve_kv_heads,
 )
 from attention.primitives import masks, scores
-from attention.primitives.arguments import RETURNING
 from attention.primitives.cache import EMPTY_SLOT, Cache, Constant, empty_cache, full_cache
-from attention.primitives.choice import one_of
 from attention.primitives.dropout import Dropout
 from attention.primitives.masks import Mask, leaves_of
 from attention.primitives.scores import Score
@@ -148,15 +146,13 @@ class Attention(nnx.Module):
 
     def _attend_options(self, query: Array, context: Context) -> dict[str, Any]:
         """Return the arguments of `attend` that self-attention and cross-attention share."""
-        for name in context.returning:
-            one_of("returning", name, (*RETURNING, "hidden_states"))
         dropout = None
         if context.rng is not None and self.dropout:  # each example has its own key
             dropout = Dropout(jax.random.split(context.rng, query.shape[:-3]), self.dropout)
         return {
             "scale": self.scale,
             "dropout": dropout,
-            "returning": [name for name in context.returning if name in RETURNING],
+            "returning": [name for name in context.returning if name != "hidden_states"],
             "precision": self.precision,
             "implementation": self.implementation,
         }
@@ -206,13 +202,9 @@ class SelfAttention(Attention):
         With a cache the mask is causal unless the context has one.
 
         Raises:
-            ValueError: a cache of another layer, and as `attention.attend` and `Cache.extend`.
+            ValueError: as `attention.attend` and `Cache.extend`.
         """
         cache, positions, mask = context.cache, context.positions, context.mask
-        if cache is not None and not isinstance(cache, Cache):
-            kind = type(cache).__name__
-            raise ValueError(f"self-attention needs a cache made by its new_cache, got {kind}")
-
         query, key, value = self.query(inputs), self.key(inputs), self.value(inputs)
         if self.query_norm is not None:
             query, key = self.query_norm(query), self.key_norm(key)
@@ -280,8 +272,7 @@ class CrossAttention(Attention):
         """Map inputs `[..., T, D]` to `[..., T, D]`.
 
         Raises:
-            ValueError: no encoder output, one of another width or one beside a cache, a cache of
-                another layer, and as `attention.attend`.
+            ValueError: no encoder output, or one beside a cache, and as `attention.attend`.
         """
         context.check_source()
         query = self.query(inputs)
@@ -290,17 +281,8 @@ class CrossAttention(Attention):
 
         cache, positions, mask = context.cache, None, context.encoder_mask
         if cache is not None:
-            found = getattr(cache, "value", None)
-            if not isinstance(found, EncoderCache):
-                kind = type(cache).__name__
-                raise ValueError(f"cross-attention needs a cache made by its new_cache, got {kind}")
-            keys, encoder_positions = found
+            keys, encoder_positions = cache.value
             num_keys = keys.size
-        elif context.encoder_output is None:
-            raise ValueError(
-                "cross-attention needs Context(encoder_output=...): a decoder without an encoder "
-                "output has no cross-attention"
-            )
         else:
             key, value = self._keys_and_values(context.encoder_output, context)
             encoder_positions, num_keys = context.encoder_positions, key.shape[-3]
@@ -328,25 +310,15 @@ class CrossAttention(Attention):
         return self._output(attended, context, cache)
 
     def new_cache(self, spec: CacheSpec) -> Constant:
-        """Return the keys and values of the encoder output, computed once.
-
-        Raises:
-            ValueError: no encoder output.
-        """
-        if spec.encoder_output is None:
-            raise ValueError("the cache of cross-attention needs CacheSpec(encoder_output=...)")
+        """Return the keys and values of the encoder output, computed once."""
         key, value = self._keys_and_values(spec.encoder_output, Context(constrain=spec.constrain))
         if spec.dtype is not None:
             key, value = key.astype(spec.dtype), value.astype(spec.dtype)
         return Constant(EncoderCache(full_cache(key, value), spec.encoder_positions))
 
-    def _keys_and_values(self, source: Array, context: Context) -> tuple[Array, Array]:
-        width, expected = source.shape[-1], self.key.kernel.shape[0]
-        if width != expected:
-            raise ValueError(
-                f"the encoder output has width {width}, and cross-attention has "
-                f"source_width={expected}"
-            )
+    def _keys_and_values(self, source: Array | None, context: Context) -> tuple[Array, Array]:
+        if source is None:
+            raise ValueError("cross-attention needs an encoder_output, in Context or in CacheSpec")
         key, value = self.key(source), self.value(source)
         key = key if self.key_norm is None else self.key_norm(key)
         return tuple(context.shard(x, "sequence", "kv_heads", "head") for x in (key, value))

@@ -215,8 +215,10 @@ def check_names(
     """Raise an error for a name that is not known: the sentence, the name, and the nearest one."""
     for name in given:
         if name not in known:
-            near = [OTHER_NAMES[name]] if name in OTHER_NAMES else known
-            raise error(f"{sentence} {name!r}{did_you_mean(OTHER_NAMES.get(name, name), near)}")
+            ours = OTHER_NAMES.get(name)
+            raise error(
+                f"{sentence} {name!r}{did_you_mean(ours if ours in known else name, known)}"
+            )
 
 
 def check_rng(model: nnx.Module, rng: Array | None) -> None:
@@ -318,21 +320,3 @@ def name_axis(module: Module, name: str) -> Module:
         own = parameter.get_metadata().get("axes", (None,) * (parameter.ndim - 1))
         parameter.set_metadata(axes=(name, *own))
     return module
-
-
-def widths_of(module: Any) -> set[int]:  # noqa: ANN401 - any pytree
-    """Return the sizes of all axes with the logical name "embed"."""
-    variables = jax.tree.leaves(module, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable))
-    return {
-        size
-        for variable in variables
-        if isinstance(variable, nnx.Variable)
-        for name, size in zip(variable.get_metadata().get("axes", ()), variable.shape, strict=False)
-        if name == "embed"
-    }
-
-
-def width_error(name: str, module: Any, inputs: Array) -> str:  # noqa: ANN401 - any pytree
-    """Return the message for a module that does not fit its inputs `[..., D]`."""
-    widths = " and ".join(map(str, sorted(widths_of(module))))
-    return f"{name} has width {widths}, and its inputs have width {inputs.shape[-1]}"

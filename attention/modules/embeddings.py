@@ -10,7 +10,6 @@ from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
 from attention.modules.config import TransformerConfig
-from attention.modules.context import width_error, widths_of
 from attention.modules.layers import dot_general, drop, linear, rows, soft_cap, table
 from attention.modules.positions import POSITIONS, resolve_scale
 
@@ -322,12 +321,5 @@ def make_output(
 def score_vocabulary(
     output: Callable[[Array], Array] | None, embedding: Callable[..., Array], features: Array
 ) -> Array:
-    """Map features `[..., D]` to logits `[..., V]` by an output, or by the embedding if it is None.
-
-    Raises:
-        ValueError: features of another width.
-    """
-    widths = widths_of(output or embedding)
-    if widths and features.shape[-1] not in widths:
-        raise ValueError(width_error("the output", output or embedding, features))
+    """Map features `[..., D]` to logits `[..., V]` by an output, or the embedding if it is None."""
     return (output or embedding.unembed)(features)

@@ -39,22 +39,14 @@ from attention.primitives.masks import Mask
 class Model(nnx.Module):
     """Embed inputs, map them with a stack, and score the features.
 
-    `train()` and `eval()` of nnx switch the training mode, in which a model with a dropout rate
-    must be called with `rng=`. A new model is in neither: `rng=` alone turns dropout on.
+    Calls take the fields of `Context` as keywords, and raise a TypeError for others. An `rng` turns
+    dropout on. After `model.train()` of nnx, a model with dropout raises a ValueError without it.
     """
 
     deterministic = True  # `train` of nnx sets it to False
-    output: Callable[[Array], Array] | None
 
     def _context(self, options: dict[str, Any]) -> Context:
-        """Return the options of a call, which are fields of `Context`.
-
-        Raises:
-            TypeError: an option that is not a field.
-            ValueError: no `rng` in training mode.
-        """
-        known = {each.name for each in fields(Context)}
-        check_names("a model has no argument", options, known)
+        check_names("a model has no argument", options, [each.name for each in fields(Context)])
         check_rng(self, options.get("rng"))
         return Context(**options)
 
@@ -69,18 +61,11 @@ class Model(nnx.Module):
     ) -> Output:
         """Embed tokens `[..., T]` and map them with a stack to features `[..., T, D]`.
 
-        Args:
-            embedding: such as `Embedding`.
-            stack: an encoder or a decoder.
-            tokens: ids.
-            embedding_positions: int32 `[..., T]`, of the embeddings alone. Texts packed into a row
-                need them, because the masks count all tokens of the row. None for the `positions`.
-            options: fields of `Context`.
+        `embedding_positions` `[..., T]` are those of the embeddings alone. Texts packed into a row
+        need them, because the masks count all tokens of the row. None for the `positions`.
 
         Raises:
-            TypeError: an option that is not a field.
-            ValueError: more tokens than positions; positions beside a cache; no `rng` in training
-                mode; and as the stack.
+            ValueError: more tokens than positions; positions beside a cache; and as the stack.
         """
         context = self._context(options)
         embedding_rng, layers_rng = split_rng(context.rng, 2)
@@ -100,21 +85,16 @@ class DecodingModel(Model):
     """A model with a causal decoder, which scores the next token of a target."""
 
     is_prompted = True  # whether `prefill` reads the beginning of the target
-    decoder: Decoder
-
-    @property
-    def target(self) -> Embedding:
-        """The embedding of the tokens of the decoder."""
-        raise NotImplementedError
+    target_embedding: Embedding  # of the tokens of the decoder
 
     @property
     def vocab_size(self) -> int | None:
         """Number of target tokens; None if the embedding does not know it."""
-        return getattr(self.target, "vocab_size", None)
+        return getattr(self.target_embedding, "vocab_size", None)
 
     def logits(self, features: Array) -> Array:
         """Map features `[..., D]` to scores of the next token `[..., V]`."""
-        return score_vocabulary(self.output, self.target, features)
+        return score_vocabulary(self.output, self.target_embedding, features)
 
     def new_cache(self, batch: Sequence[int], size: int, **options: object) -> DecoderCache:
         """Return a cache for `decode` that contains no target tokens.
@@ -127,11 +107,10 @@ class DecodingModel(Model):
         Raises:
             ValueError: a size above the number of positions, or a ring for positions that end.
         """
-        self.target.check_length(size, "a cache of {} tokens")
-        if options.get("ring") and self.target.num_positions is not None:
-            raise ValueError(
-                f"the positions end at max_length={self.target.num_positions}, and a ring continues"
-            )
+        self.target_embedding.check_length(size, "a cache of {} tokens")
+        longest = self.target_embedding.num_positions
+        if options.get("ring") and longest is not None:
+            raise ValueError(f"the positions end at max_length={longest}, and a ring continues")
         return self.decoder.new_cache(CacheSpec(batch=tuple(batch), size=size, **options))
 
 
@@ -180,12 +159,8 @@ class LanguageModel(DecodingModel):
 
         Args:
             tokens: ids.
-            options: fields of `Context`, and `embedding_positions`, as in `embed_and_apply`. To a
-                mask a causal decoder adds the causal mask; a cache is that of `new_cache`.
-
-        Raises:
-            ValueError: more tokens than `max_length` or than the cache can hold; positions beside a
-                cache.
+            options: fields of `Context`, and `embedding_positions`. To a mask a causal decoder adds
+                the causal mask; a cache is that of `new_cache`.
         """
         return self._embed_and_apply(self.embedding, self.decoder, tokens, **options)
 
@@ -197,8 +172,8 @@ class LanguageModel(DecodingModel):
         return self._with_logits(self.decode(tokens, **options), options)
 
     @property
-    def target(self) -> Embedding:
-        """The embedding."""
+    def target_embedding(self) -> Embedding:
+        """The embedding of the text."""
         return self.embedding
 
     def max_input_length(self, max_tokens: int) -> int | None:
@@ -216,17 +191,12 @@ class LanguageModel(DecodingModel):
     ) -> tuple[DecoderCache, Array]:
         """Read all but the last token of each prompt; see `attention.decoding.GenerativeModel`.
 
-        A model whose positions never end continues beyond `max_length`: each token then attends to
-        the last `max_length` tokens.
-
-        Raises:
-            ValueError: more tokens than positions.
+        If positions never end, each token beyond `max_length` attends to the last `max_length`
+        tokens, as in a full pass with `mask=masks.window(max_length - 1)`.
         """
         batch, num_tokens = inputs.shape
         size, longest = num_tokens - 1 + max_tokens, self.embedding.max_length
-        what = f"a prompt of {num_tokens} tokens and max_tokens={max_tokens}, together {{}},"
-        self.embedding.check_length(size, what)
-        ring = longest is not None and size > longest
+        ring = longest is not None and size > longest and self.embedding.num_positions is None
         cache = self.new_cache((batch,), longest if ring else size, ring=ring, dtype=cache_dtype)
         if num_tokens > 1:
             cache = self.decode(inputs[:, :-1], cache=cache, lengths=lengths - 1).cache
@@ -309,11 +279,8 @@ class MaskedLanguageModel(Model):
         Args:
             tokens: ids.
             token_types: `[..., T]`, as in `Embedding`.
-            options: fields of `Context`, and `embedding_positions`, as in `embed_and_apply`.
-                Without a mask or lengths padding is attended to.
-
-        Raises:
-            ValueError: more tokens than `max_length`.
+            options: fields of `Context`, and `embedding_positions`. Without a mask or lengths
+                padding is attended to.
         """
         embedding = partial(self.embedding, token_types=token_types)
         return self._embed_and_apply(embedding, self.encoder, tokens, **options)
@@ -341,9 +308,6 @@ class EncoderDecoderState(NamedTuple):
 
     encoder_mask: Constant
     cache: DecoderCache
-
-
-OPTIONS_OF_BOTH_STACKS = ("returning", "constrain", "attend")
 
 
 def source_padding(mask: Mask | ArrayLike | None) -> Mask | None:
@@ -441,14 +405,10 @@ class EncoderDecoder(DecodingModel):
 
         Args:
             source: token ids.
-            options: fields of `Context`, and `embedding_positions`, as in `embed_and_apply`.
-                Without a mask or lengths padding is attended to.
-
-        Raises:
-            ValueError: more tokens than `max_length`.
+            options: fields of `Context`, and `embedding_positions`. Without a mask or lengths
+                padding is attended to.
         """
         embedding = self.source_embedding or self.target_embedding
-        embedding.check_length(source.shape[-1], "a source of {} tokens")
         if embedding.tokens is None:
             embedding = partial(embedding, table=self.target_embedding.tokens[...])
         return self._embed_and_apply(embedding, self.encoder, source, **options)
@@ -459,17 +419,12 @@ class EncoderDecoder(DecodingModel):
         Args:
             target: token ids, with the start token in front.
             encoder_output: `[..., S, D]`; None with a cache, which contains its keys and values.
-            options: other fields of `Context`, and `embedding_positions`, as in `embed_and_apply`.
-                Without an `encoder_mask` padding is attended to; to a `mask` the causal mask is
-                added; a cache is that of `new_cache`.
+            options: other fields of `Context`, and `embedding_positions`. Without an `encoder_mask`
+                padding is attended to; to a `mask` the causal mask is added; a cache is that of
+                `new_cache`.
         """
         options |= {"encoder_output": encoder_output}
         return self._embed_and_apply(self.target_embedding, self.decoder, target, **options)
-
-    @property
-    def target(self) -> Embedding:
-        """The embedding of the target."""
-        return self.target_embedding
 
     def __call__(
         self,
@@ -502,15 +457,15 @@ class EncoderDecoder(DecodingModel):
             output of the encoder as `encoder`.
 
         Raises:
-            TypeError: another option.
-            ValueError: a `source_mask` without an `encoder_mask` that does not tell which source
-                tokens are padding, and as both stacks.
+            ValueError: a `source_mask` alone that does not tell which tokens are padding, and as
+                both stacks.
         """
-        check_names("an encoder-decoder has no argument", options, OPTIONS_OF_BOTH_STACKS)
-        if encoder_mask is None:
-            encoder_mask = source_padding(source_mask)
+        sentence = "a model of two stacks takes source_mask, encoder_mask and target_mask, but no"
+        check_names(sentence, options, ("returning", "constrain", "attend"))
         if source_lengths is not None:
             encoder_mask = and_mask(masks.lengths(source_lengths), encoder_mask)
+        elif encoder_mask is None:
+            encoder_mask = source_padding(source_mask)
         encoder_rng, decoder_rng = split_rng(rng, 2)
         encoded = self.encode(
             source, mask=source_mask, lengths=source_lengths, rng=encoder_rng, **options
@@ -546,12 +501,7 @@ class EncoderDecoder(DecodingModel):
         max_tokens: int,
         cache_dtype: DTypeLike | None = None,
     ) -> tuple[EncoderDecoderState, None]:
-        """Encode a source; see `attention.decoding.GenerativeModel`.
-
-        Raises:
-            ValueError: `max_tokens` above the number of positions.
-        """
-        self.target_embedding.check_length(max_tokens, "a target of max_tokens={}")
+        """Encode a source; see `attention.decoding.GenerativeModel`."""
         mask = masks.lengths(lengths)
         encoded = self.encode(inputs, mask=None, lengths=lengths)
         given = {"encoder_output": encoded.features, "dtype": cache_dtype}
@@ -651,19 +601,7 @@ class Classifier(Model):
         rngs: nnx.Rngs,
         make_layer: MakeLayer | None = None,
     ) -> Self:
-        """Make the encoder of a config and a linear output.
-
-        Args:
-            config: of the encoder.
-            embedding: as in `__init__`.
-            num_classes: C.
-            pooling: a name in `POOLINGS`, or a function like those.
-            rngs: source of the initial parameters.
-            make_layer: as in `Encoder.from_config`.
-
-        Raises:
-            ValueError: an unknown pooling.
-        """
+        """Make the encoder of a config, a pooling of `POOLINGS` or like those, and an output."""
         make_pooling = named("pooling", pooling, "POOLINGS", POOLINGS)
         kinds = {"param_dtype": config.param_dtype, "rngs": rngs}
         return cls(

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -25,11 +25,9 @@ from attention.modules.context import (
     check_rng,
     check_score,
     new_cache,
-    width_error,
-    widths_of,
 )
 from attention.modules.layers import FeedForward, drop, named, split_rng
-from attention.modules.numbers import check_number, check_rate
+from attention.modules.numbers import check_rate
 from attention.modules.positions import POSITIONS
 from attention.primitives import masks
 from attention.primitives.cache import check_lengths
@@ -112,28 +110,14 @@ class Block(nnx.Module):
     """
 
     def __init__(self, **sublayers: Layer) -> None:
-        """Make a block of sublayers, each as in `context.apply_layer`.
-
-        Raises:
-            ValueError: a name of an attribute of every block.
-        """
-        for name in sublayers:
-            if name == "names" or hasattr(self, name):
-                raise ValueError(f"a sublayer cannot have the name {name!r} of an attribute")
+        """Make a block of sublayers, each as in `context.apply_layer`."""
         self.names = tuple(sublayers)
         for name, sublayer in sublayers.items():
             setattr(self, name, sublayer)
 
     def __call__(self, inputs: Array, *, context: Context = DEFAULT_CONTEXT) -> Output:
-        """Map `[..., T, D]` to `[..., T, D]`.
-
-        Raises:
-            ValueError: a cache of another block.
-        """
+        """Map `[..., T, D]` to `[..., T, D]`."""
         caches = dict.fromkeys(self.names) if context.cache is None else context.cache
-        if not isinstance(caches, dict) or set(caches) != set(self.names):
-            got = ", ".join(caches) if isinstance(caches, dict) else type(caches).__name__
-            raise ValueError(f"a block of {', '.join(self.names)} cannot use a cache of {got}")
         rngs = split_rng(context.rng, len(self.names))
         features, results = inputs, {}
         for name, rng in zip(self.names, rngs, strict=True):
@@ -192,10 +176,8 @@ class Layers(nnx.Module):
             remat: whether the backward pass recomputes the inside of each layer.
 
         Raises:
-            ValueError: n below 0, or a layer with a random stream or batch statistics.
+            ValueError: a layer with a random stream or batch statistics.
         """
-        if not isinstance(n, Sequence):
-            check_number("n", n, at_least=0)
         items = n if isinstance(n, Sequence) else range(n)
         self.n, self.remat = len(items), remat
         keys = jax.random.split(rngs.params(), self.n) if items else ()
@@ -228,8 +210,7 @@ class Layers(nnx.Module):
         """Map `[..., T, D]` to `[..., T, D]`.
 
         Raises:
-            ValueError: layers whose widths do not fit, by index and both widths; a cache of another
-                number of layers; errors of a layer, with its index.
+            ValueError: a cache of another number of layers; errors of a layer, with its index.
         """
         caches = context.cache
         if caches is not None and (not isinstance(caches, tuple) or len(caches) != self.n):
@@ -295,11 +276,6 @@ class Layers(nnx.Module):
                 features = output.features
                 kept = features if keeps_features else None
                 outputs.append(output._replace(features=kept, cache=None))
-            if (start.shape, start.dtype) != (features.shape, features.dtype):
-                raise ValueError(
-                    f"layer {self.period - 1} returns {features.dtype} {features.shape}, and the "
-                    f"next one, like layer 0, takes {start.dtype} {start.shape}"
-                )
             return features, outputs
 
         # A scan copies what it keeps for the derivative into arrays of all layers and back.
@@ -323,8 +299,6 @@ def _call(
     except (TypeError, ValueError) as error:
         if type(error) not in (TypeError, ValueError):
             raise
-        if widths_of(layer) - {inputs.shape[-1]}:
-            raise ValueError(width_error(f"layer {index}", layer, inputs)) from error
         raise type(error)(f"layer {index}: {error}") from error
 
 
@@ -413,7 +387,7 @@ FEED_FORWARDS["dense"] = dense
 MakeLayer = Callable[[int, nnx.Rngs], Layer]
 
 
-def transformer_block(config: TransformerConfig, *, cross: bool = False, rngs: nnx.Rngs) -> Block:
+def transformer_block(config: TransformerConfig, rngs: nnx.Rngs, *, cross: bool = False) -> Block:
     """Make a block: self-attention, cross-attention if `cross`, and a feed-forward layer.
 
     The config may omit the cross-attention, and replace the other two.
@@ -441,6 +415,7 @@ class Encoder(nnx.Module):
     """A stack of layers, a norm after it, and a score function that its layers share."""
 
     deterministic = True  # `train` of nnx sets it to False
+    number_of_layers = "encoder_layers"
 
     def __init__(
         self,
@@ -466,16 +441,39 @@ class Encoder(nnx.Module):
 
     @classmethod
     def from_config(
-        cls, config: TransformerConfig, *, rngs: nnx.Rngs, make_layer: MakeLayer | None = None
-    ) -> "Encoder":
-        """Make an encoder of `config.encoder_layers` blocks.
+        cls,
+        config: TransformerConfig,
+        *,
+        rngs: nnx.Rngs,
+        make_layer: MakeLayer | None = None,
+        **kinds: bool,
+    ) -> Self:
+        """Make a stack of blocks, `config.encoder_layers` or `config.decoder_layers` of them.
 
         Args:
             config: of the blocks.
             rngs: source of the initial parameters.
             make_layer: `(index, rngs)` to a layer, in place of `transformer_block`.
+            kinds: `causal` and `cross` of `__init__`.
+
+        Raises:
+            ValueError: `cross` without cross-attention in any layer.
         """
-        return cls(**_parts(config, make_layer, config.encoder_layers, rngs=rngs))
+        cross, n = kinds.get("cross", False), getattr(config, cls.number_of_layers)
+        items = n if make_layer else [config.layer(index) for index in range(n)]
+        if make_layer is None:
+            make_layer = partial(transformer_block, cross=cross)
+            if cross and n and not any(each.cross_attention for each in items):
+                raise ValueError(
+                    "cross_attention=False in every layer ignores the encoder output: make the "
+                    "decoder with cross=False"
+                )
+        layers = Layers(make_layer, items, rngs=rngs, scan=config.scan, remat=config.remat)
+        # The features of post-norm blocks are normalised already.
+        norm = None if config.norm_placement == "post" else config.make_norm(rngs)
+        score = POSITIONS[config.positions].score
+        score = score and score(config, kinds.get("causal", False), rngs)
+        return cls(layers, norm=norm, score=score, **kinds)
 
     def __call__(self, inputs: Array, *, context: Context = DEFAULT_CONTEXT) -> Output:
         """Map `[..., T, D]` to `[..., T, D]`.
@@ -518,6 +516,8 @@ class Decoder(Encoder):
     before it and with it.
     """
 
+    number_of_layers = "decoder_layers"
+
     def __init__(self, layers: Layer, *, causal: bool = True, **options: object) -> None:
         """Assemble a decoder.
 
@@ -536,19 +536,10 @@ class Decoder(Encoder):
         *,
         causal: bool = True,
         cross: bool = True,
-        rngs: nnx.Rngs,
-        make_layer: MakeLayer | None = None,
-    ) -> "Decoder":
-        """Make a decoder of `config.decoder_layers` blocks, with cross-attention if `cross`.
-
-        The other arguments are those of `Decoder` and of `Encoder.from_config`.
-
-        Raises:
-            ValueError: `cross` without cross-attention in any layer.
-        """
-        kinds = {"causal": causal, "cross": cross}
-        parts = _parts(config, make_layer, config.decoder_layers, **kinds, rngs=rngs)
-        return cls(**parts, **kinds)
+        **options: object,
+    ) -> Self:
+        """Make a decoder, with cross-attention if `cross`; see `Encoder.from_config`."""
+        return super().from_config(config, causal=causal, cross=cross, **options)
 
     def __call__(self, inputs: Array, *, context: Context = DEFAULT_CONTEXT) -> Output:
         """Map `[..., T, D]` to `[..., T, D]`; `context.cache` is a `DecoderCache`.
@@ -576,37 +567,6 @@ class Decoder(Encoder):
     def new_cache(self, spec: CacheSpec) -> DecoderCache:
         """Return a cache that contains no tokens."""
         return DecoderCache(self.layers.new_cache(spec), jnp.zeros(spec.batch, jnp.int32))
-
-
-def _parts(
-    config: TransformerConfig,
-    make_layer: MakeLayer | None,
-    n: int,
-    *,
-    causal: bool = False,
-    cross: bool = False,
-    rngs: nnx.Rngs,
-) -> dict[str, Any]:
-    """Return layers, norm and score of a stack."""
-    items: int | list[TransformerConfig] = n
-    if make_layer is None:
-        items = [config.layer(index) for index in range(n)]
-        if cross and n and not any(each.cross_attention for each in items):
-            raise ValueError(
-                "cross_attention=False in every layer ignores the encoder output: make the decoder "
-                "with cross=False"
-            )
-
-        def make_layer(config: TransformerConfig, rngs: nnx.Rngs) -> Block:
-            return transformer_block(config, cross=cross, rngs=rngs)
-
-    score = POSITIONS[config.positions].score
-    return {
-        "layers": Layers(make_layer, items, rngs=rngs, scan=config.scan, remat=config.remat),
-        # The features of post-norm blocks are normalised already.
-        "norm": config.make_norm(rngs) if config.norm_placement != "post" else None,
-        "score": score and score(config, causal, rngs),
-    }
 
 
 def next_positions(
