@@ -202,6 +202,7 @@ OTHER_NAMES = {
     "intermediate_size": "hidden",
     "num_attention_heads": "num_heads",
     "num_hidden_layers": "decoder_layers",
+    "num_layers": "decoder_layers",
     "num_key_value_heads": "num_kv_heads",
 }
 

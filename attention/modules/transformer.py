@@ -182,27 +182,20 @@ class Layers(nnx.Module):
         self.n, self.remat = len(items), remat
         keys = jax.random.split(rngs.params(), self.n) if items else ()
 
-        def make(item: object, key: Array) -> Layer:
-            return make_layer(item, nnx.Rngs(key))
-
-        def make_one(index: int) -> Layer:
-            one = partial(make, items[index])
+        def make(at: range) -> Layer:
+            """Make the layers with these indices, stacked if there are several."""
+            one = lambda key: make_layer(items[at.start], nnx.Rngs(key))  # noqa: E731
+            if len(at) > 1:
+                return jax.vmap(one)(keys[at.start : at.stop : at.step])
             # In a separate trace: flax reads every variable's sharding, which takes the longer
             # the more was traced before.
-            return (jax.jit(one) if isinstance(keys, jax.core.Tracer) else one)(keys[index])
+            return (jax.jit(one) if isinstance(keys, jax.core.Tracer) else one)(keys[at.start])
 
         self.period = _period(items) if scan else self.n
-        if self.period < self.n:
-            blocks = [
-                jax.vmap(partial(make, items[at[0]]))(keys[at.start : at.stop : at.step])
-                if at[1:]
-                else make_one(at[0])
-                for at in self.indices()
-            ]
-        else:
-            layers = [make_one(index) for index in range(self.n)]
-            self.period = _period([_structure(layer) for layer in layers]) if scan else self.n
-            blocks = [_stack([layers[index] for index in at]) for at in self.indices()]
+        blocks = [make(at) for at in self.indices()]
+        if scan and self.period == self.n:  # no items repeat
+            self.period = _period([_structure(layer) for layer in blocks])
+            blocks = [_stack([blocks[index] for index in at]) for at in self.indices()]
         self.blocks = nnx.List(blocks)
         _check_stateless(self)
 
@@ -217,12 +210,14 @@ class Layers(nnx.Module):
             got = len(caches) if isinstance(caches, tuple) else type(caches).__name__
             raise ValueError(f"{self.n} layers need a tuple of as many caches, got {got}")
         rngs = [None] * self.n if context.rng is None else jax.random.split(context.rng, self.n)
-        features, results, layers = inputs, [], self.unstacked
-        if caches is None and len(self.blocks) < self.n:
-            results = self._scan(inputs, rngs, context)
-            features, layers = results[-1].features, lambda: self.blocks[self.period :]
+        features, results, layers = inputs, [], list(self.blocks)
+        if len(layers) < self.n and caches is not None:
+            layers = self.unstacked()
+        elif len(layers) < self.n:
+            results, layers = self._scan(inputs, rngs, context), layers[self.period :]
+            features = results[-1].features
         call = self._remat(prevent_cse=True) if caches is None else apply_layer
-        for index, layer in enumerate(layers(), start=len(results)):
+        for index, layer in enumerate(layers, start=len(results)):
             part = replace(context, rng=rngs[index], cache=caches and caches[index])
             results.append(_call(call, index, layer, features, part))
             features = results[-1].features
@@ -237,8 +232,7 @@ class Layers(nnx.Module):
 
     def indices(self) -> list[range]:
         """Return the indices of the layers in each entry of `blocks`."""
-        rest = self.n % self.period if self.period else 0
-        end = self.n - rest
+        end = self.n - self.n % max(self.period, 1)
         periodic = [range(index, end, self.period) for index in range(min(self.period, end))]
         return [*periodic, *(range(index, index + 1) for index in range(end, self.n))]
 

@@ -221,6 +221,8 @@ MISSPELT = {
 }
 POSITIVE = ("width", "num_heads", "hidden", "max_length", "head_width", "value_width", "window")
 
+ABOVE_0 = ("attention_scale", "softcap", "embedding_scale", "logit_scale", "logit_softcap")
+
 
 @pytest.mark.parametrize(
     "changes, words",
@@ -228,6 +230,15 @@ POSITIVE = ("width", "num_heads", "hidden", "max_length", "head_width", "value_w
         *[({name: 0}, f"{name} must be at least 1, got 0") for name in POSITIVE],
         ({"encoder_layers": -1}, "encoder_layers must be at least 0, got -1"),
         ({"decoder_layers": -2}, "decoder_layers must be at least 0, got -2"),
+        *[
+            ({name: value}, f"{name} must be above 0 and finite, got {value}$")
+            for name in ABOVE_0
+            for value in (0, float("nan"), float("inf"))
+        ],
+        *[
+            ({"norm_epsilon": value}, f"norm_epsilon must be at least 0, got {value}$")
+            for value in (-1, float("nan"))
+        ],
         ({"dropout": 1.0}, r"dropout must be in \[0, 1\), got 1.0"),
         ({"attention_dropout": -0.1}, r"attention_dropout must be in \[0, 1\), got -0.1"),
         ({"dropout": float("nan")}, r"dropout must be in \[0, 1\), got nan"),
@@ -254,6 +265,19 @@ POSITIVE = ("width", "num_heads", "hidden", "max_length", "head_width", "value_w
 def test_values_that_do_not_fit(changes, words):
     with pytest.raises(ValueError, match=words):
         TransformerConfig(**(BASE | changes))
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("num_attention_heads", "; did you mean 'num_heads'[?]"),
+        ("hidden_size", "; did you mean 'width'[?]"),
+        ("learning_rate", ""),
+    ],
+)
+def test_nearest_names(name, nearest):
+    with pytest.raises(TypeError, match=f"a TransformerConfig has no field '{name}'{nearest}$"):
+        TransformerConfig(**{name: 4})
 
 
 def test_an_odd_width_with_learned_positions():

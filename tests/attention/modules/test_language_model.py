@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention import attend, masks
+from attention import masks
 from attention.modules import Context
 from tests.attention.modules.inputs import (
     DIMS,
@@ -41,17 +41,6 @@ class TestLanguageModel:
         model = language_model(tie=tie)
         assert (model.output is None) == (tie == "output")
         assert_no_leaks(lambda given: score(model, given), TOKENS, np.tri(T, dtype=bool))
-
-    def test_layers_call_the_attention_of_the_context(self):
-        calls = []
-
-        def recorded(*arrays, **options):
-            calls.append(options["implementation"])
-            return attend(*arrays, **options)
-
-        model = language_model()
-        jax.eval_shape(lambda: model(TOKENS, attend=recorded))
-        assert calls
 
     def test_embedding_decoder_and_output(self):
         model = language_model(tie="none")
@@ -106,10 +95,6 @@ class TestDecoding:
     def test_lengths_above_the_number_of_tokens(self, make):
         with pytest.raises(ValueError, match=r"lengths must lie in 0 to 7 tokens, got .*8 2"):
             make()(TOKENS, lengths=np.array([8, 2]))
-
-    def test_an_unknown_argument(self):
-        with pytest.raises(TypeError, match=r"no argument 'maks'; did you mean 'mask'[?]$"):
-            language_model()(TOKENS, maks=masks.window(2))
 
     @pytest.mark.parametrize("positions", ["learned", "sinusoidal"])
     def test_positions_of_embeddings_end_at_max_length(self, positions):
