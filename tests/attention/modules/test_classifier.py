@@ -95,11 +95,6 @@ class TestClassifier:
         alone = classify(model, TOKENS[2, : LENGTHS[2]])
         assert_close(together[2], alone)
 
-    def test_unknown_pooling(self):
-        sentence = "pooling must be one of mean, class_token .*, got 'class'; did you mean 'class_t"
-        with pytest.raises(ValueError, match=sentence):
-            classifier("class")
-
 
 class TestPatches:
     def embedding(self, **changes):
@@ -127,9 +122,6 @@ class TestPatches:
             expected += D**0.5 * np.asarray(module.positions.table[...])[:NUM_PATCHES]
         assert_close(call(module, IMAGES), expected)
         assert_close(call(module, IMAGES[0]), expected[0])
-
-    def test_use_bias(self):
-        assert self.embedding(use_bias=False).projection.bias is None
 
     def test_the_rng_drops_entries(self):
         module = self.embedding(dropout=0.25)

@@ -161,12 +161,10 @@ def test_every_field_has_an_effect(field):
 
 
 class TestPerLayer:
-    def test_a_list_repeats(self):
+    def test_a_list_repeats_and_a_function_takes_the_index(self):
         config = TransformerConfig(per_layer=[{"window": 3}, {}])
         assert [config.layer(index).window for index in range(5)] == [3, None, 3, None, 3]
         assert config.layer(1).per_layer == ()
-
-    def test_a_function_of_the_index(self):
         config = TransformerConfig(per_layer=lambda index: {"hidden": 5 + index})
         assert [config.layer(index).hidden for index in range(3)] == [5, 6, 7]
 
