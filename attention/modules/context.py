@@ -79,7 +79,8 @@ class Context:
         """Convert lists and NumPy arrays, and take any collection of names."""
         for name in _ARRAYS:
             value = getattr(self, name)
-            if isinstance(value, list | tuple | np.ndarray | np.generic):
+            is_array = hasattr(value, "__array__") and not isinstance(value, Array)
+            if is_array or isinstance(value, list | tuple):
                 object.__setattr__(self, name, jnp.asarray(value))
         if isinstance(self.returning, str):
             raise ValueError(f"returning needs a collection of names, got {self.returning!r}")

@@ -314,7 +314,7 @@ def source_padding(mask: Mask | ArrayLike | None) -> Mask | None:
     """Return the mask of cross-attention to a source whose self-attention has this mask.
 
     It contains `masks.lengths` and bool arrays `[B, 1, 1, S]`, of which the same keys are padding
-    for all queries. Windows and blocks tell nothing about padding.
+    for all queries. Windows and blocks contain no padding.
 
     Raises:
         ValueError: another mask, which may allow a key for some queries alone.
@@ -331,8 +331,8 @@ def source_padding(mask: Mask | ArrayLike | None) -> Mask | None:
     if isinstance(mask, masks.Lengths) or is_row:
         return mask
     raise ValueError(
-        "source_mask does not tell which source tokens are padding: give an encoder_mask too, "
-        "masks.full() for none, or source_lengths"
+        "source_mask does not determine the padding of the source: give an encoder_mask too "
+        "(masks.full() for no padding), or source_lengths"
     )
 
 
@@ -457,8 +457,8 @@ class EncoderDecoder(DecodingModel):
             output of the encoder as `encoder`.
 
         Raises:
-            ValueError: a `source_mask` alone that does not tell which tokens are padding, and as
-                both stacks.
+            ValueError: a `source_mask` that does not determine the padding, without an
+                `encoder_mask`; and as both stacks.
         """
         sentence = "a model of two stacks takes source_mask, encoder_mask and target_mask, but no"
         check_names(sentence, options, ("returning", "constrain", "attend"))
@@ -532,7 +532,13 @@ class MeanPooling(nnx.Module):
 
     def __call__(self, features: Array, lengths: Array | None) -> Array:
         """Map `[..., S, D]` to `[..., D]`; 0 for rows without a token."""
-        return mean(features, lengths)
+        if lengths is None:
+            return features.mean(axis=-2)
+        counts = jnp.broadcast_to(jnp.arange(features.shape[-2]), features.shape[:-1])
+        counts = counts < lengths[..., None]
+        total = jnp.sum(features, axis=-2, where=counts[..., None])
+        number = jnp.maximum(counts.sum(axis=-1, keepdims=True), 1)
+        return total / number.astype(total.dtype)
 
 
 class ClassToken(nnx.Module):
@@ -631,14 +637,3 @@ class Classifier(Model):
         )
         logits = self.output(self.pooling(output.features, lengths))
         return output._replace(logits=context.shard(logits, "classes"))
-
-
-def mean(features: Array, lengths: Array | None) -> Array:
-    """Return the mean of the first `lengths` `[...]` features of `[..., S, D]`; 0 of none."""
-    if lengths is None:
-        return features.mean(axis=-2)
-    counts = jnp.broadcast_to(jnp.arange(features.shape[-2]), features.shape[:-1])
-    counts = counts < lengths[..., None]
-    total = jnp.sum(features, axis=-2, where=counts[..., None])
-    number = jnp.maximum(counts.sum(axis=-1, keepdims=True), 1)
-    return total / number.astype(total.dtype)

@@ -344,13 +344,12 @@ def unstack_layers(model: Model) -> Model:
     """
     model = nnx.merge(*nnx.split(model))
 
-    def stacked() -> list[tuple[int, Layers]]:
-        parts = nnx.iter_modules(model)
-        layers = [(len(at), part) for at, part in parts if isinstance(part, Layers)]
-        return [(depth, part) for depth, part in layers if len(part.blocks) < part.n]
+    def stacked() -> list[Layers]:
+        parts = (part for _, part in nnx.iter_modules(model) if isinstance(part, Layers))
+        return [part for part in parts if len(part.blocks) < part.n]
 
-    while found := stacked():  # outer layers first: they stack the parameters of inner ones
-        _, part = min(found, key=lambda each: each[0])
+    while found := stacked():
+        part = found[-1]  # the outermost: it stacks the parameters of inner ones
         part.blocks, part.period = nnx.List(part.unstacked()), part.n
     return model
 

@@ -8,7 +8,6 @@ from flax import nnx
 from attention import masks
 from attention.modules import POOLINGS, Context, MeanPooling, PatchEmbedding
 from attention.modules.embeddings import patches
-from attention.modules.models import mean
 from tests.attention.modules.inputs import (
     DIMS,
     LENGTHS,
@@ -44,7 +43,7 @@ def embed_patches(config, rngs):
 class TestClassifier:
     def test_mean_by_hand(self):
         features = np.float32([[[1.0, 2], [3, 6], [np.nan, 7]]] * 3)
-        run = jitted(mean)
+        run = jitted(MeanPooling())
         means = run(features, np.array([2, 1, 0]))
         assert means.tolist() == [[2, 4], [1, 2], [0, 0]]
         assert run(features[:, :2], None).tolist() == [[2, 4]] * 3

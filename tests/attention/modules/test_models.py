@@ -146,6 +146,6 @@ class TestSourcePadding:
     )
     def test_other_masks_need_an_encoder_mask(self, mask):
         model, inputs = made("translation")
-        with pytest.raises(ValueError, match="source_mask does not tell which source tokens"):
+        with pytest.raises(ValueError, match="source_mask does not determine the padding"):
             model(*inputs, source_mask=mask)
         jax.eval_shape(lambda: model(*inputs, source_mask=mask, encoder_mask=masks.full()))
