@@ -17,6 +17,7 @@ from attention.modules import (
     TransformerConfig,
     layer_norm,
 )
+from attention.modules.numbers import check_number, check_rate
 from tests.attention.modules.inputs import DIMS, shapes_of
 from tests.attention.primitives.inputs import jitted
 
@@ -276,6 +277,10 @@ def test_values_that_do_not_fit(changes, words):
 def test_nearest_names(name, nearest):
     with pytest.raises(TypeError, match=f"a TransformerConfig has no field '{name}'{nearest}$"):
         TransformerConfig(**{name: 4})
+
+
+def test_a_traced_number_is_not_checked():
+    jax.eval_shape(lambda x: check_number("softcap", x, above=0) or check_rate("rate", x), 2.0)
 
 
 def test_an_odd_width_with_learned_positions():
