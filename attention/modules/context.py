@@ -8,7 +8,6 @@ from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 from jax import Array
 from jax.typing import DTypeLike
@@ -31,7 +30,6 @@ def unconstrained(array: Array, axes: AxisNames) -> Array:
 
 
 _ARRAYS = ("mask", "positions", "lengths", "encoder_mask", "encoder_positions")
-_NOTHING = np.zeros(0, bool)
 
 
 @pytree_dataclass
@@ -171,7 +169,9 @@ def apply_layer(layer: Layer, inputs: Array, context: Context) -> Output:
     # `nnx.Sequential` passes its keywords to the first of its layers alone.
     call = type(layer).__call__ if isinstance(layer, nnx.Module) else layer
     if not isinstance(layer, nnx.Sequential) and _takes_context(call):
-        result = layer(inputs, context=replace(context, nothing=_NOTHING))
+        if context.nothing is None:
+            context = replace(context, nothing=jnp.zeros(0, bool))
+        result = layer(inputs, context=context)
     else:
         for _, part in nnx.iter_modules(layer) if isinstance(layer, nnx.Module) else ():
             if hasattr(part, "new_cache"):  # without the mask of the context it is not causal
