@@ -105,7 +105,7 @@ def explain(
     if isinstance(model, EncoderDecoder):
         decoding = replace(decoding, strategy="greedy")
         options = _options(decoding, settings, model)
-        most = model.target_embedding.max_length or decoding.max_tokens
+        most = model.target_embedding.num_positions or decoding.max_tokens
         options["max_tokens"] = min(options["max_tokens"], most)
     with as_usage_errors("--sentence: "):
         example = read(model, tokenizer, sentence, options)
@@ -137,7 +137,7 @@ def _check_max_tokens(model: Any, max_tokens: int) -> None:  # noqa: ANN401 - an
     longest = model.max_input_length(max_tokens)
     most = model.max_input_length(1) if longest is not None and longest < 1 else None
     if not model.is_prompted:
-        most = model.target_embedding.max_length
+        most = model.target_embedding.num_positions
     if most is not None and max_tokens > most:
         raise UsageError(
             f"--config.decoding.max_tokens={max_tokens} is more than the {most} tokens that the "

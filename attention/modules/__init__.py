@@ -13,6 +13,8 @@ features or an `Output`. `Residual` connects a sublayer, `Block` joins sublayers
 from attention.modules.attention import Attention as Attention
 from attention.modules.attention import CrossAttention as CrossAttention
 from attention.modules.attention import SelfAttention as SelfAttention
+from attention.modules.config import FEED_FORWARDS as FEED_FORWARDS
+from attention.modules.config import MIXERS as MIXERS
 from attention.modules.config import TransformerConfig as TransformerConfig
 from attention.modules.context import CacheSpec as CacheSpec
 from attention.modules.context import Context as Context
@@ -60,8 +62,6 @@ from attention.modules.positions import Rotary as Rotary
 from attention.modules.recurrent import RecurrentConfig as RecurrentConfig
 from attention.modules.recurrent import RecurrentEncoderDecoder as RecurrentEncoderDecoder
 from attention.modules.recurrent import RecurrentLayer as RecurrentLayer
-from attention.modules.transformer import FEED_FORWARDS as FEED_FORWARDS
-from attention.modules.transformer import MIXERS as MIXERS
 from attention.modules.transformer import Block as Block
 from attention.modules.transformer import Decoder as Decoder
 from attention.modules.transformer import DecoderCache as DecoderCache

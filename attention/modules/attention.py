@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +11,7 @@ from jax import Array
 from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
+from attention.modules.config import TransformerConfig
 from attention.modules.context import (
     DEFAULT_CONTEXT,
     CacheSpec,
@@ -19,59 +20,19 @@ from attention.modules.context import (
     and_mask,
     cached_mask,
     check_score,
-    type_of,
 )
 from attention.modules.layers import LECUN_NORMAL, linear, norm_of
-from attention.primitives import masks, scores
-from attention.primitives.arguments import RETURNING
-from attention.primitives.cache import (
-    EMPTY_SLOT,
-    Cache,
-    CacheView,
-    Constant,
-    empty_cache,
-    full_cache,
+from attention.modules.numbers import (
+    check_number,
+    check_rate,
+    resolve_head_width,
+    resolve_kv_heads,
 )
-from attention.primitives.choice import one_of
+from attention.primitives import masks, scores
+from attention.primitives.cache import EMPTY_SLOT, Cache, Constant, empty_cache, full_cache
 from attention.primitives.dropout import Dropout
 from attention.primitives.masks import Mask, leaves_of
 from attention.primitives.scores import Score
-
-
-def resolve_kv_heads(num_heads: int, num_kv_heads: int | None) -> int:
-    """Return K, which is N unless given.
-
-    Raises:
-        ValueError: K does not divide N.
-    """
-    if num_heads < 1:
-        raise ValueError(f"num_heads must be at least 1, got {num_heads}")
-    num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-    divisors = [n for n in range(1, num_heads + 1) if num_heads % n == 0]
-    if num_kv_heads not in divisors:
-        raise ValueError(
-            f"num_heads={num_heads} cannot be shared evenly by num_kv_heads={num_kv_heads}: "
-            f"use one of {', '.join(map(str, divisors))}"
-        )
-    return num_kv_heads
-
-
-def resolve_head_width(width: int, num_heads: int, head_width: int | None) -> int:
-    """Return H, which is D / N unless given.
-
-    Raises:
-        ValueError: D / N is no whole number.
-    """
-    if head_width is None:
-        if width % num_heads:
-            raise ValueError(
-                f"width={width} is not divisible by num_heads={num_heads}: "
-                "change one of them, or set head_width"
-            )
-        return width // num_heads
-    if head_width < 1:
-        raise ValueError(f"head_width must be at least 1, got {head_width}")
-    return head_width
 
 
 class Attention(nnx.Module):
@@ -97,6 +58,7 @@ class Attention(nnx.Module):
         softcap: float | None = None,
         score: Callable[[], Score] | None = None,
         dropout: float = 0.0,
+        precision: str | None = None,
         implementation: str | None = None,
         kernel_init: Initializer = LECUN_NORMAL,
         dtype: DTypeLike | None = None,
@@ -115,13 +77,14 @@ class Attention(nnx.Module):
             use_bias: whether the projections add a bias.
             qkv_bias: the same for queries, keys and values alone; `use_bias` if None.
             qk_norm: norm of queries and keys over H (Dehghani et al. 2023, section 2): a function
-                like `norms.layer_norm`, or its name in `NORMS`.
+                like `layer_norm`, or its name in `NORMS`.
             norm_epsilon: of `qk_norm`.
             scale: factor of the products of queries and keys, 1/√H if None.
             softcap: bound c of the scores, c·tanh(scores / c), after all score functions.
             score: returns a score function of this layer, applied after those of the context; a
                 module if it has parameters.
             dropout: rate on the attention weights.
+            precision: of the products of `attention.attend`.
             implementation: as in `attention.attend`.
             kernel_init: initializer of the four kernels.
             dtype: of the computation; that of inputs and parameters if None.
@@ -129,29 +92,28 @@ class Attention(nnx.Module):
             rngs: source of the initial parameters.
 
         Raises:
-            ValueError: N not divisible by K, D not by N without `head_width`, a rate outside
-                [0, 1), or an unknown norm.
+            ValueError: N not divisible by K, D not by N without `head_width`, a number out of
+                range, or an unknown norm.
         """
-        if not 0 <= dropout < 1:
-            raise ValueError(f"dropout must be in [0, 1), got {dropout}")
         num_kv_heads = resolve_kv_heads(num_heads, num_kv_heads)
         head_width = resolve_head_width(width, num_heads, head_width)
+        check_number("value_width", value_width, at_least=1)
+        check_number("norm_epsilon", norm_epsilon, at_least=0)
+        check_number("scale", scale, above=0)
+        check_number("softcap", softcap, above=0)
+        check_rate("dropout", dropout)
+        check_score(score)
         value_width = head_width if value_width is None else value_width
         qkv_bias = use_bias if qkv_bias is None else qkv_bias
-        check_score(score)
         source = {"embed": width} if source_width is None else {"source": source_width}
+        inputs, query = {"embed": width}, {"heads": num_heads, "head": head_width}
+        key, value = ({"kv_heads": num_kv_heads, "head": H} for H in (head_width, value_width))
         kinds = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
         make = partial(linear, kernel_init=kernel_init, **kinds)
-        self.query = make(
-            {"embed": width}, {"heads": num_heads, "head": head_width}, use_bias=qkv_bias
-        )
-        self.key = make(source, {"kv_heads": num_kv_heads, "head": head_width}, use_bias=qkv_bias)
-        self.value = make(
-            source, {"kv_heads": num_kv_heads, "head": value_width}, use_bias=qkv_bias
-        )
-        self.output = make(
-            {"heads": num_heads, "head": value_width}, {"embed": width}, use_bias=use_bias
-        )
+        self.query = make(inputs, query, use_bias=qkv_bias)
+        self.key = make(source, key, use_bias=qkv_bias)
+        self.value = make(source, value, use_bias=qkv_bias)
+        self.output = make({"heads": num_heads, "head": value_width}, inputs, use_bias=use_bias)
         kinds |= {"epsilon": norm_epsilon, "axis": "head"}
         make_norm = norm_of(qk_norm, "qk_norm") if qk_norm else None
         self.query_norm = make_norm and make_norm(head_width, **kinds)
@@ -159,56 +121,52 @@ class Attention(nnx.Module):
         self.score = score
         self.scale, self.softcap = scale, softcap
         self.dropout = dropout
-        self.implementation = implementation
+        self.precision, self.implementation = precision, implementation
 
-    def _queries(self, inputs: Array, context: Context) -> Array:
-        query = self.query(inputs)
-        query = query if self.query_norm is None else self.query_norm(query)
-        return context.shard(query, "sequence", "heads", "head")
-
-    def _keys_and_values(self, source: Array, context: Context) -> tuple[Array, Array]:
-        key = self.key(source)
-        key = key if self.key_norm is None else self.key_norm(key)
-        return tuple(
-            context.shard(each, "sequence", "kv_heads", "head")
-            for each in (key, self.value(source))
+    @classmethod
+    def from_config(cls, config: TransformerConfig, *, rngs: nnx.Rngs, **options: object) -> Self:
+        """Make the attention of a block; other arguments are passed on."""
+        return cls(
+            config.width,
+            num_heads=config.num_heads,
+            num_kv_heads=config.num_kv_heads,
+            head_width=config.head_width,
+            value_width=config.value_width,
+            use_bias=config.use_bias,
+            qkv_bias=config.qkv_bias,
+            qk_norm=config.qk_norm,
+            norm_epsilon=config.norm_epsilon,
+            scale=config.attention_scale,
+            softcap=config.softcap,
+            dropout=config.attention_dropout,
+            implementation=config.implementation,
+            **config.linear_options(rngs),
+            **options,
         )
 
-    def _attend(
-        self,
-        query: Array,
-        key: Array | CacheView,
-        value: Array | None = None,
-        *,
-        mask: Mask | Array | None,
-        positions: tuple[Array, Array] | None = None,
-        context: Context,
-        score: tuple[Score, ...] = (),
-    ) -> Output:
-        """Attend and project the result."""
-        score += () if self.score is None else (self.score(),)
-        score += () if self.softcap is None else (scores.softcap(self.softcap),)
+    def _attend_options(self, query: Array, context: Context) -> dict[str, Any]:
+        """Return the arguments of `attend` that self-attention and cross-attention share."""
         dropout = None
         if context.rng is not None and self.dropout:  # each example has its own key
             dropout = Dropout(jax.random.split(context.rng, query.shape[:-3]), self.dropout)
-        for name in context.returning:
-            one_of("returning", name, (*RETURNING, "hidden_states"))
-        returning = tuple(name for name in context.returning if name != "hidden_states")
-        attended = context.attend(
-            query,
-            key,
-            value,
-            mask=mask,
-            score=score,
-            scale=self.scale,
-            positions=positions,
-            dropout=dropout,
-            returning=returning,
-            implementation=self.implementation,
-        )
-        attended, results = attended if returning else (attended, None)
+        return {
+            "scale": self.scale,
+            "dropout": dropout,
+            "returning": [name for name in context.returning if name != "hidden_states"],
+            "precision": self.precision,
+            "implementation": self.implementation,
+        }
+
+    def _scores(self) -> tuple[Score, ...]:
+        """Return the score functions of this layer."""
+        own = () if self.score is None else (self.score(),)
+        return own if self.softcap is None else (*own, scores.softcap(self.softcap))
+
+    def _output(self, attended: Any, context: Context, cache: Any = None) -> Output:  # noqa: ANN401
+        """Project what `attend` returned, with or without more results."""
+        attended, results = attended if isinstance(attended, tuple) else (attended, None)
         attended = context.shard(attended, "sequence", "heads", "head")
-        return Output(self.output(attended), attention=results)
+        return Output(self.output(attended), attention=results, cache=cache)
 
 
 class SelfAttention(Attention):
@@ -234,8 +192,7 @@ class SelfAttention(Attention):
         Raises:
             ValueError: a window below 1, and as `Attention`.
         """
-        if window is not None and window < 1:
-            raise ValueError(f"window must be at least 1, got {window}")
+        check_number("window", window, at_least=1)
         super().__init__(width, **options)
         self.rotary, self.window = rotary, window
 
@@ -245,37 +202,46 @@ class SelfAttention(Attention):
         With a cache the mask is causal unless the context has one.
 
         Raises:
-            ValueError: a cache of another layer, and as `attention.attend` and `Cache.extend`.
+            ValueError: as `attention.attend` and `Cache.extend`.
         """
         cache, positions, mask = context.cache, context.positions, context.mask
+        query, key, value = self.query(inputs), self.key(inputs), self.value(inputs)
+        if self.query_norm is not None:
+            query, key = self.query_norm(query), self.key_norm(key)
+        query = context.shard(query, "sequence", "heads", "head")
+        key, value = (context.shard(x, "sequence", "kv_heads", "head") for x in (key, value))
+
         num_tokens = inputs.shape[-2]
-        pairs = None if positions is None else (positions, positions)
-        query = self._queries(inputs, context)
-        key, value = self._keys_and_values(inputs, context)
         if cache is not None:
-            if not isinstance(cache, Cache):
-                raise ValueError(
-                    f"self-attention needs a cache made by its new_cache, got {type_of(cache)}"
-                )
             positions = cache.next_positions(num_tokens)
-            mask = masks.causal() if mask is None else cached_mask(mask)
-        elif context.lengths is not None:
-            valid = masks.lengths(context.lengths)
-            if positions is not None:  # which may be others than those that lengths count
-                pairs = positions, jnp.where(context.valid(num_tokens), positions, EMPTY_SLOT)
-                valid = masks.full()  # every position but EMPTY_SLOT
-            mask = and_mask(valid, mask)
-        if self.window is not None:
-            window = masks.window(self.window - 1, self.window - 1)
-            mask = and_mask(window, mask)
         if self.rotary is not None:
             counted = jnp.arange(num_tokens) if positions is None else positions
             query, key = self.rotary(query, counted), self.rotary(key, counted)
-        attend_to = partial(self._attend, query, context=context, score=context.score)
-        if cache is None:
-            return attend_to(key, value, mask=mask, positions=pairs)
-        cache, view = cache.extend(key, value, context.lengths)
-        return attend_to(view, mask=mask)._replace(cache=cache)
+
+        pairs = None if positions is None else (positions, positions)  # of queries and keys
+        if cache is not None:
+            mask = masks.causal() if mask is None else cached_mask(mask)
+        elif context.lengths is not None and positions is None:
+            mask = and_mask(masks.lengths(context.lengths), mask)
+        elif context.lengths is not None:  # which count tokens, whatever their positions
+            pairs = positions, jnp.where(context.valid(num_tokens), positions, EMPTY_SLOT)
+            mask = and_mask(masks.full(), mask)  # every position but EMPTY_SLOT
+        if self.window is not None:
+            mask = and_mask(masks.window(self.window - 1, self.window - 1), mask)
+
+        if cache is not None:
+            cache, key = cache.extend(key, value, context.lengths)  # a view with values, positions
+            value = pairs = None
+        attended = context.attend(
+            query,
+            key,
+            value,
+            mask=mask,
+            score=(*context.score, *self._scores()),
+            positions=pairs,
+            **self._attend_options(query, context),
+        )
+        return self._output(attended, context, cache)
 
     def new_cache(self, spec: CacheSpec) -> Cache:
         """Return an empty cache; with a window shorter than its size, a ring of one window."""
@@ -306,66 +272,56 @@ class CrossAttention(Attention):
         """Map inputs `[..., T, D]` to `[..., T, D]`.
 
         Raises:
-            ValueError: no encoder output, one of another width or one beside a cache, a cache of
-                another layer, and as `attention.attend`.
+            ValueError: no encoder output, or one beside a cache, and as `attention.attend`.
         """
         context.check_source()
-        query = self._queries(inputs, context)
-        if context.cache is not None:
-            value = getattr(context.cache, "value", None)
-            if not isinstance(value, EncoderCache):
-                raise ValueError(
-                    "cross-attention needs a cache made by its new_cache, got "
-                    f"{type_of(context.cache)}"
-                )
-            cache, encoder_positions = value
-            num_keys = cache.size
-        elif context.encoder_output is None:
-            raise ValueError(
-                "cross-attention needs Context(encoder_output=...): a decoder without an encoder "
-                "output has no cross-attention"
-            )
+        query = self.query(inputs)
+        query = query if self.query_norm is None else self.query_norm(query)
+        query = context.shard(query, "sequence", "heads", "head")
+
+        cache, positions, mask = context.cache, None, context.encoder_mask
+        if cache is not None:
+            keys, encoder_positions = cache.value
+            num_keys = keys.size
         else:
-            key, value = self._project_source(context.encoder_output, context)
-            cache, encoder_positions, num_keys = None, context.encoder_positions, key.shape[-3]
-        positions, mask = None, context.encoder_mask
+            key, value = self._keys_and_values(context.encoder_output, context)
+            encoder_positions, num_keys = context.encoder_positions, key.shape[-3]
+
+        # `attend` needs positions for a mask that compares those of T queries and S != T keys.
+        leaves = leaves_of(mask) if isinstance(mask, Mask) else ()
+        compares = any(leaf.compares_positions for leaf in leaves)
         is_given = context.positions is not None or encoder_positions is not None
-        if is_given or (query.shape[-3] != num_keys and _compares_positions(mask)):
+        if is_given or (compares and query.shape[-3] != num_keys):
             positions = (
                 _counted(query.shape[-3]) if context.positions is None else context.positions,
                 _counted(num_keys) if encoder_positions is None else encoder_positions,
             )
         if cache is not None:
-            attended = self._attend(query, cache.view(positions), mask=mask, context=context)
-            return attended._replace(cache=context.cache)
-        return self._attend(query, key, value, mask=mask, positions=positions, context=context)
+            key, value, positions = keys.view(positions), None, None
+        attended = context.attend(
+            query,
+            key,
+            value,
+            mask=mask,
+            score=self._scores(),
+            positions=positions,
+            **self._attend_options(query, context),
+        )
+        return self._output(attended, context, cache)
 
     def new_cache(self, spec: CacheSpec) -> Constant:
-        """Return the keys and values of the encoder output, computed once.
-
-        Raises:
-            ValueError: no encoder output.
-        """
-        if spec.encoder_output is None:
-            raise ValueError("the cache of cross-attention needs CacheSpec(encoder_output=...)")
-        key, value = self._project_source(spec.encoder_output, Context(constrain=spec.constrain))
+        """Return the keys and values of the encoder output, computed once."""
+        key, value = self._keys_and_values(spec.encoder_output, Context(constrain=spec.constrain))
         if spec.dtype is not None:
             key, value = key.astype(spec.dtype), value.astype(spec.dtype)
         return Constant(EncoderCache(full_cache(key, value), spec.encoder_positions))
 
-    def _project_source(self, source: Array, context: Context) -> tuple[Array, Array]:
-        width, expected = source.shape[-1], self.key.kernel.shape[0]
-        if width != expected:
-            raise ValueError(
-                f"the encoder output has width {width}, and cross-attention has "
-                f"source_width={expected}"
-            )
-        return self._keys_and_values(source, context)
-
-
-def _compares_positions(mask: Mask | Array | None) -> bool:
-    """Return whether `attend` requires positions for T queries and another number of keys."""
-    return isinstance(mask, Mask) and any(leaf.compares_positions for leaf in leaves_of(mask))
+    def _keys_and_values(self, source: Array | None, context: Context) -> tuple[Array, Array]:
+        if source is None:
+            raise ValueError("cross-attention needs an encoder_output, in Context or in CacheSpec")
+        key, value = self.key(source), self.value(source)
+        key = key if self.key_norm is None else self.key_norm(key)
+        return tuple(context.shard(x, "sequence", "kv_heads", "head") for x in (key, value))
 
 
 def _counted(length: int) -> Array:

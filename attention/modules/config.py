@@ -1,40 +1,41 @@
 """Sizes and choices of a Transformer."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, Self
 
 from flax import nnx
 from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
-from attention.modules.attention import resolve_head_width, resolve_kv_heads
+from attention.modules.context import check_names
 from attention.modules.layers import INITIALIZERS, Activation, activation_of, named, norm_of
+from attention.modules.numbers import (
+    check_number,
+    check_rate,
+    resolve_head_width,
+    resolve_kv_heads,
+)
 from attention.modules.positions import POSITIONS, Relative, Rotary, resolve_scale
-from attention.modules.transformer import FEED_FORWARDS, MIXERS
 from attention.primitives.attend import IMPLEMENTATIONS
-from attention.primitives.choice import did_you_mean, one_of
+from attention.primitives.choice import one_of
 
 Overrides = Mapping[str, Any]
 
-# `per_layer` may override the other fields: those that `transformer_block` reads.
-MODEL_FIELDS = {
-    *("width", "relative", "max_length", "encoder_layers", "decoder_layers", "tie", "output_bias"),
-    *("embedding_scale", "embedding_norm", "num_token_types", "embedding_init"),
-    *("logit_scale", "logit_softcap", "scan", "remat", "per_layer"),
-}
+# name -> f(config, rngs) to the first and to the last sublayer of a block. Add your own.
+MIXERS: dict[str, Callable[[Any, nnx.Rngs], Any]] = {}
+FEED_FORWARDS: dict[str, Callable[[Any, nnx.Rngs], Any]] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
-class TransformerConfig:
-    """Sizes and choices of the blocks of a Transformer, and of what is around them.
+class BlockConfig:
+    """Choices of a block, which `TransformerConfig.per_layer` may override.
 
     A string that names a function or class may be replaced by the function or class itself, or by a
     name that was added to its registry: `ACTIVATIONS`, `NORMS`, `INITIALIZERS`, `MIXERS` or
     `FEED_FORWARDS`. Positions are a name in `POSITIONS`.
 
     Attributes:
-        width: D.
         num_heads: N query heads.
         num_kv_heads: K key/value heads, a divisor of N: None for N (multi-head attention), 1 for
             multi-query attention, numbers between for grouped-query attention.
@@ -55,40 +56,20 @@ class TransformerConfig:
         positions: "none", "sinusoidal", "learned", "rotary", "alibi", "relative", or another of
             `POSITIONS`.
         rotary: base and scaling of rotary positions, a `Rotary` or its fields.
-        relative: buckets of relative positions, a `Relative` or its fields.
-        max_length: the longest sequence, and the number of learned positions.
-        encoder_layers: number of encoder blocks.
-        decoder_layers: number of decoder blocks.
-        tie: which token tables are one: "none"; "output" (target embedding and output); "all"
-            (source embedding too; Press and Wolf 2017); "embeddings" (source and target
-            embedding, as of T5 1.1).
         use_bias: whether the linear layers of blocks have biases.
         qkv_bias: the same for queries, keys and values; `use_bias` if None.
-        output_bias: whether the scores of the vocabulary have a bias.
         attention_scale: factor of the products of queries and keys, 1/√H if None.
         softcap: bound of attention scores, none if None (Gemma 2).
         window: number of tokens on either side that self-attention may attend to, itself included;
             any if None.
-        embedding_scale: factor of token embeddings, "sqrt_width" for √D.
-        embedding_norm: whether embeddings are normalised.
-        num_token_types: number of token type embeddings, as of BERT.
-        logit_scale: factor of the scores of a tied vocabulary.
-        logit_softcap: bound of the scores of a tied vocabulary, none if None (Gemma 2).
         kernel_init: initializer of the kernels, of `INITIALIZERS`.
-        embedding_init: initializer of the tables; normal with variance 1/D if None.
         dropout: rate on embeddings and on the output of every sublayer.
         attention_dropout: rate on the attention weights.
         implementation: of attention, as in `attention.attend`.
-        scan: whether layers that repeat are scanned; if not, they are unrolled.
-        remat: whether the backward pass recomputes the inside of each block: less memory, and
-            faster if memory bounds the step.
         dtype: of the computation; that of the parameters if None.
         param_dtype: of the parameters.
-        per_layer: fields of blocks that differ between layers: a list of overrides, which the
-            layers cycle through, or a function from the index of a layer to its overrides.
     """
 
-    width: int = 128
     num_heads: int = 4
     num_kv_heads: int | None = None
     head_width: int | None = None
@@ -105,43 +86,82 @@ class TransformerConfig:
     qk_norm: str | Callable[..., Any] | None = None
     positions: str = "sinusoidal"
     rotary: Rotary = field(default_factory=Rotary)
+    use_bias: bool = True
+    qkv_bias: bool | None = None
+    attention_scale: float | None = None
+    softcap: float | None = None
+    window: int | None = None
+    kernel_init: str | Initializer = "lecun_normal"
+    dropout: float = 0.0
+    attention_dropout: float = 0.0
+    implementation: str | None = None
+    dtype: DTypeLike | None = None
+    param_dtype: DTypeLike = "float32"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformerConfig(BlockConfig):
+    """Sizes and choices of a Transformer: the fields of `BlockConfig`, and those of the model.
+
+    Attributes:
+        width: D.
+        relative: buckets of relative positions, a `Relative` or its fields.
+        max_length: number of positions, if they are added to embeddings (learned, sinusoidal). With
+            other positions a model reads any number of tokens; `generate` caches the last
+            `max_length`.
+        encoder_layers: number of encoder blocks.
+        decoder_layers: number of decoder blocks.
+        tie: which token tables are one: "none"; "output" (target embedding and output); "all"
+            (source embedding too; Press and Wolf 2017); "embeddings" (source and target
+            embedding, as of T5 1.1).
+        output_bias: whether the scores of the vocabulary have a bias.
+        embedding_scale: factor of token embeddings, "sqrt_width" for √D.
+        embedding_norm: whether embeddings are normalised.
+        num_token_types: number of token type embeddings, as of BERT.
+        embedding_init: initializer of the tables; normal with variance 1/D if None.
+        logit_scale: factor of the scores of a tied vocabulary.
+        logit_softcap: bound of the scores of a tied vocabulary, none if None (Gemma 2).
+        scan: whether layers that repeat are scanned; if not, they are unrolled.
+        remat: whether the backward pass recomputes the inside of each block: less memory, and
+            faster if memory bounds the step.
+        per_layer: fields of `BlockConfig` that differ between layers: a list of overrides, which
+            the layers cycle through, or a function from the index of a layer to its overrides.
+    """
+
+    width: int = 128
     relative: Relative = field(default_factory=Relative)
     max_length: int = 128
     encoder_layers: int = 2
     decoder_layers: int = 2
     tie: str = "output"
-    use_bias: bool = True
-    qkv_bias: bool | None = None
     output_bias: bool = False
-    attention_scale: float | None = None
-    softcap: float | None = None
-    window: int | None = None
     embedding_scale: float | str = "sqrt_width"
     embedding_norm: bool = False
     num_token_types: int = 0
+    embedding_init: str | Initializer | None = None
     logit_scale: float = 1.0
     logit_softcap: float | None = None
-    kernel_init: str | Initializer = "lecun_normal"
-    embedding_init: str | Initializer | None = None
-    dropout: float = 0.0
-    attention_dropout: float = 0.0
-    implementation: str | None = None
     scan: bool = True
     remat: bool = True
-    dtype: DTypeLike | None = None
-    param_dtype: DTypeLike = "float32"
     per_layer: Sequence[Overrides] | Callable[[int], Overrides] = ()
+
+    def __new__(cls, **given: object) -> Self:
+        """Raise a TypeError for a name that is no field, with the nearest one."""
+        check_names("a TransformerConfig has no field", given, [each.name for each in fields(cls)])
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         """Check all fields."""
-        for name in ("width", "num_heads", "hidden", "max_length", "value_width", "window"):
-            if getattr(self, name) is not None:
-                _check_at_least(name, getattr(self, name), 1)
-        for name in ("encoder_layers", "decoder_layers", "num_token_types"):
-            _check_at_least(name, getattr(self, name), 0)
+        for name in ("width", "hidden", "max_length", "value_width", "window"):
+            check_number(name, getattr(self, name), at_least=1)
+        for name in ("encoder_layers", "decoder_layers", "num_token_types", "norm_epsilon"):
+            check_number(name, getattr(self, name), at_least=0)
+        for name in ("attention_scale", "softcap", "logit_scale", "logit_softcap"):
+            check_number(name, getattr(self, name), above=0)
+        scale = resolve_scale(self.embedding_scale, self.width)
+        check_number("embedding_scale", scale, above=0)
         for name in ("dropout", "attention_dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} must be in [0, 1), got {getattr(self, name)}")
+            check_rate(name, getattr(self, name))
         activation_of(self.activation)
         norm_of(self.norm)
         if self.qk_norm is not None:
@@ -158,11 +178,9 @@ class TransformerConfig:
                 f"tie='output' or tie='all', got tie={self.tie!r}"
             )
         if self.implementation is not None:
-            known = tuple(one.name for one in IMPLEMENTATIONS)
-            one_of("implementation", self.implementation, known)
+            one_of("implementation", self.implementation, [one.name for one in IMPLEMENTATIONS])
         for name in ("kernel_init", "embedding_init"):
             self.initializer(name)
-        resolve_scale(self.embedding_scale, self.width)
         resolve_kv_heads(self.num_heads, self.num_kv_heads)
         head_width = resolve_head_width(self.width, self.num_heads, self.head_width)
         for name, kind in (("rotary", Rotary), ("relative", Relative)):
@@ -190,9 +208,7 @@ class TransformerConfig:
         """
         overrides = self.overrides(index)
         try:
-            _check_fields(
-                "blocks have", overrides, {each.name for each in fields(self)} - MODEL_FIELDS
-            )
+            _check_fields("blocks have", overrides, BlockConfig)
             config = replace(self, **{"per_layer": (), **overrides})
             name = overrides.get("positions", self.positions)
             given, common = POSITIONS[name], POSITIONS[self.positions]
@@ -237,10 +253,8 @@ class TransformerConfig:
         )
 
 
-def _check_fields(owner: str, given: Iterable[str], known: Collection[str]) -> None:
-    for name in given:
-        if name not in known:
-            raise ValueError(f"{owner} no field {name!r}{did_you_mean(name, known)}")
+def _check_fields(owner: str, given: Iterable[str], kind: type) -> None:
+    check_names(f"{owner} no field", given, [each.name for each in fields(kind)], ValueError)
 
 
 def _from_fields(name: str, given: Any, kind: type) -> Any:  # noqa: ANN401 - an object of the kind
@@ -249,10 +263,5 @@ def _from_fields(name: str, given: Any, kind: type) -> Any:  # noqa: ANN401 - an
         return given
     if not hasattr(given, "keys"):  # a mapping, or a ConfigDict, which is none
         raise ValueError(f"{name} must be a {kind.__name__} or a dict of its fields, got {given!r}")
-    _check_fields(f"{name} has", given, [each.name for each in fields(kind)])
+    _check_fields(f"{name} has", given, kind)
     return kind(**given)
-
-
-def _check_at_least(name: str, value: int, least: int) -> None:
-    if value < least:
-        raise ValueError(f"{name} must be at least {least}, got {value}")

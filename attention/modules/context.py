@@ -1,8 +1,9 @@
 """Arguments and results that every layer of every stack has in common."""
 
+import functools
 import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -13,6 +14,7 @@ from jax.typing import DTypeLike
 
 from attention.primitives import masks
 from attention.primitives.attend import attend
+from attention.primitives.choice import did_you_mean
 from attention.primitives.masks import Mask
 from attention.primitives.pytree_dataclass import pytree_dataclass, static
 from attention.primitives.scores import Score
@@ -54,6 +56,7 @@ class Context:
         constrain: `(array, names of its axes) -> array`, which may request a sharding.
         attend: the attention function of all layers, with the arguments of `attention.attend`, such
             as a `ShardedAttention`.
+        nothing: an empty array. `nnx.tabulate` cannot print an argument without an array.
     """
 
     mask: Mask | Array | None = None
@@ -65,15 +68,17 @@ class Context:
     encoder_positions: Array | None = None
     rng: Array | None = None
     cache: Any = None
+    nothing: Array | None = None
     returning: tuple[str, ...] = static(default=())
     constrain: Callable[[Array, AxisNames], Array] = static(default=unconstrained)
     attend: Callable[..., Any] = static(default=attend)
 
     def __post_init__(self) -> None:
-        """Convert NumPy arrays, and take any collection of names."""
+        """Convert lists and NumPy arrays, and take any collection of names."""
         for name in _ARRAYS:
             value = getattr(self, name)
-            if hasattr(value, "__array__") and not isinstance(value, Array):
+            is_array = hasattr(value, "__array__") and not isinstance(value, Array)
+            if is_array or isinstance(value, list | tuple):
                 object.__setattr__(self, name, jnp.asarray(value))
         if isinstance(self.returning, str):
             raise ValueError(f"returning needs a collection of names, got {self.returning!r}")
@@ -100,12 +105,6 @@ class Context:
 
 
 DEFAULT_CONTEXT = Context()
-
-
-def constrain_logits(logits: Array, options: Mapping[str, Any]) -> Array:
-    """Apply `constrain` of the options of a `Context` to logits `[..., T, V]`."""
-    constrain = options.get("constrain", unconstrained)
-    return Context(constrain=constrain).shard(logits, "sequence", "vocab")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,26 +166,29 @@ def apply_layer(layer: Layer, inputs: Array, context: Context) -> Output:
     Raises:
         TypeError: another result; a module without the argument that contains one with a cache.
     """
-    result = layer(inputs, context=context) if _takes_context(layer) else layer(inputs)
+    # `nnx.Sequential` passes its keywords to the first of its layers alone.
+    call = type(layer).__call__ if isinstance(layer, nnx.Module) else layer
+    if not isinstance(layer, nnx.Sequential) and _takes_context(call):
+        if context.nothing is None:
+            context = replace(context, nothing=jnp.zeros(0, bool))
+        result = layer(inputs, context=context)
+    else:
+        for _, part in nnx.iter_modules(layer) if isinstance(layer, nnx.Module) else ():
+            if hasattr(part, "new_cache"):  # without the mask of the context it is not causal
+                raise TypeError(
+                    f"{type(layer).__name__} has no argument context for its "
+                    f"{type(part).__name__}: add it, and pass it on"
+                )
+        result = layer(inputs)
     if not isinstance(result, Output) and not hasattr(result, "dtype"):
         raise TypeError(f"a layer returns features or an Output, got {type(result).__name__}")
     return result if isinstance(result, Output) else Output(result)
 
 
-def _takes_context(layer: Layer) -> bool:
-    parameters = inspect.signature(layer).parameters
-    kinds = [parameter.kind for parameter in parameters.values()]
-    # `nnx.Sequential` passes its keywords to the first of its layers alone.
-    takes_any = inspect.Parameter.VAR_KEYWORD in kinds and not isinstance(layer, nnx.Sequential)
-    if "context" in parameters or takes_any:
-        return True
-    for _, part in nnx.iter_modules(layer) if isinstance(layer, nnx.Module) else ():
-        if hasattr(part, "new_cache"):  # without the mask of the context it would not be causal
-            raise TypeError(
-                f"{type(layer).__name__} has no argument context for its {type(part).__name__}: "
-                "add it, and pass it on"
-            )
-    return False
+@functools.lru_cache(maxsize=1024)
+def _takes_context(call: Callable[..., Any]) -> bool:
+    parameters = inspect.signature(call).parameters.values()
+    return any(each.name == "context" or each.kind is each.VAR_KEYWORD for each in parameters)
 
 
 def new_cache(layer: Layer, spec: CacheSpec) -> Any:  # noqa: ANN401 - any pytree
@@ -194,10 +196,47 @@ def new_cache(layer: Layer, spec: CacheSpec) -> Any:  # noqa: ANN401 - any pytre
     return layer.new_cache(spec) if hasattr(layer, "new_cache") else None
 
 
-def type_of(value: object) -> str:
-    """Return the type of a value with its article, for messages."""
-    name = "array" if isinstance(value, Array) else type(value).__name__
-    return f"{'an' if name[0] in 'AEIOUaeio' else 'a'} {name}"
+# Names of other libraries -> ours, of arguments of models and fields of configs.
+OTHER_NAMES = {
+    "attention_mask": "mask",
+    "hidden_size": "width",
+    "intermediate_size": "hidden",
+    "num_attention_heads": "num_heads",
+    "num_hidden_layers": "decoder_layers",
+    "num_layers": "decoder_layers",
+    "num_key_value_heads": "num_kv_heads",
+}
+
+
+def check_names(
+    sentence: str,
+    given: Iterable[str],
+    known: Iterable[str],
+    error: type[Exception] = TypeError,
+) -> None:
+    """Raise an error for a name that is not known: the sentence, the name, and the nearest one."""
+    for name in given:
+        if name not in known:
+            ours = OTHER_NAMES.get(name)
+            raise error(
+                f"{sentence} {name!r}{did_you_mean(ours if ours in known else name, known)}"
+            )
+
+
+def check_rng(model: nnx.Module, rng: Array | None) -> None:
+    """Raise a ValueError for a model in training mode with dropout that is called without a key.
+
+    `train` and `eval` of nnx set the mode: the attribute `deterministic`.
+    """
+    if model.deterministic or rng is not None:
+        return
+    for _, part in nnx.iter_modules(model):
+        rate = getattr(part, "dropout", None)
+        if isinstance(rate, float) and rate > 0:
+            raise ValueError(
+                f"the model is in training mode, and its {type(part).__name__} has dropout={rate}: "
+                "pass rng=jax.random.key(...) to this call, or call model.eval() before"
+            )
 
 
 def check_score(score: object) -> None:
@@ -283,21 +322,3 @@ def name_axis(module: Module, name: str) -> Module:
         own = parameter.get_metadata().get("axes", (None,) * (parameter.ndim - 1))
         parameter.set_metadata(axes=(name, *own))
     return module
-
-
-def widths_of(module: Any) -> set[int]:  # noqa: ANN401 - any pytree
-    """Return the sizes of all axes with the logical name "embed"."""
-    variables = jax.tree.leaves(module, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable))
-    return {
-        size
-        for variable in variables
-        if isinstance(variable, nnx.Variable)
-        for name, size in zip(variable.get_metadata().get("axes", ()), variable.shape, strict=False)
-        if name == "embed"
-    }
-
-
-def width_error(name: str, module: Any, inputs: Array) -> str:  # noqa: ANN401 - any pytree
-    """Return the message for a module that does not fit its inputs `[..., D]`."""
-    widths = " and ".join(map(str, sorted(widths_of(module))))
-    return f"{name} has width {widths}, and its inputs have width {inputs.shape[-1]}"

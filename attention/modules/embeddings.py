@@ -10,7 +10,6 @@ from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
 from attention.modules.config import TransformerConfig
-from attention.modules.context import width_error, widths_of
 from attention.modules.layers import dot_general, drop, linear, rows, soft_cap, table
 from attention.modules.numbers import check_number, check_rate
 from attention.modules.positions import POSITIONS, resolve_scale
@@ -51,7 +50,8 @@ class Embedding(nnx.Module):
             num_token_types: number of token type embeddings, as of BERT.
             scale: factor of the token vectors, "sqrt_width" for √D.
             norm: applied to the sum.
-            max_length: longest sequence; any if None.
+            max_length: number of positions, if they are added to the embeddings; else the number of
+                tokens that `generate` caches. Any if None.
             output_bias: whether `unembed` adds a learned bias.
             logit_scale: factor of the logits of `unembed`.
             logit_softcap: bound c of these logits, c·tanh(logits / c); none if None.
@@ -145,13 +145,19 @@ class Embedding(nnx.Module):
 
     @property
     def num_positions(self) -> int | None:
-        """Number of learned positions; None for positions that never end."""
-        return getattr(self.positions, "max_length", None)
+        """Largest number of positions if they are added to embeddings; None if they never end."""
+        return (
+            None
+            if self.positions is None
+            else getattr(self.positions, "max_length", self.max_length)
+        )
 
     def check_length(self, length: int, what: str = "a sequence of {} tokens") -> None:
-        """Raise a ValueError that names `what` if the length exceeds `max_length`."""
-        if self.max_length is not None and length > self.max_length:
-            raise ValueError(f"{what.format(length)} is longer than max_length={self.max_length}")
+        """Raise a ValueError that names `what` if the length exceeds the number of positions."""
+        if self.num_positions is not None and length > self.num_positions:
+            raise ValueError(
+                f"{what.format(length)} is longer than max_length={self.num_positions}"
+            )
 
     def unembed(self, features: Array) -> Array:
         """Map features `[..., D]` to logits `[..., V]` by the transposed table."""
@@ -306,12 +312,5 @@ def make_output(
 def score_vocabulary(
     output: Callable[[Array], Array] | None, embedding: Callable[..., Array], features: Array
 ) -> Array:
-    """Map features `[..., D]` to logits `[..., V]` by an output, or by the embedding if it is None.
-
-    Raises:
-        ValueError: features of another width.
-    """
-    widths = widths_of(output or embedding)
-    if widths and features.shape[-1] not in widths:
-        raise ValueError(width_error("the output", output or embedding, features))
+    """Map features `[..., D]` to logits `[..., V]` by an output, or the embedding if it is None."""
     return (output or embedding.unembed)(features)

@@ -1,24 +1,25 @@
 """Models: embed, map with stacks, and score a vocabulary or classes."""
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import fields, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
-from jax.typing import DTypeLike
+from jax.typing import ArrayLike, DTypeLike
 
 from attention.modules.config import TransformerConfig
 from attention.modules.context import (
-    AxisNames,
     CacheSpec,
     Context,
     Output,
     add_losses,
     and_mask,
     apply_layer,
-    constrain_logits,
+    check_names,
+    check_rng,
     unconstrained,
 )
 from attention.modules.embeddings import Embedding, make_output, score_vocabulary
@@ -28,17 +29,93 @@ from attention.modules.transformer import (
     DecoderCache,
     Encoder,
     MakeLayer,
-    embed_and_apply,
+    next_positions,
 )
 from attention.primitives import masks
 from attention.primitives.cache import Constant
 from attention.primitives.masks import Mask
 
 
-class LanguageModel(nnx.Module):
-    """Embed tokens, map them with a causal decoder, and score the next token (GPT)."""
+class Model(nnx.Module):
+    """Embed inputs, map them with a stack, and score the features.
 
-    is_prompted = True  # `prefill` reads the beginning of the text
+    Calls take the fields of `Context` as keywords, and raise a TypeError for others. An `rng` turns
+    dropout on. After `model.train()` of nnx, a model with dropout raises a ValueError without it.
+    """
+
+    deterministic = True  # `train` of nnx sets it to False
+
+    def _context(self, options: dict[str, Any]) -> Context:
+        check_names("a model has no argument", options, [each.name for each in fields(Context)])
+        check_rng(self, options.get("rng"))
+        return Context(**options)
+
+    def _embed_and_apply(
+        self,
+        embedding: Callable[..., Array],
+        stack: Encoder,
+        tokens: Array,
+        *,
+        embedding_positions: Array | None = None,
+        **options: Any,  # noqa: ANN401 - of several types
+    ) -> Output:
+        """Embed tokens `[..., T]` and map them with a stack to features `[..., T, D]`.
+
+        `embedding_positions` `[..., T]` are those of the embeddings alone. Texts packed into a row
+        need them, because the masks count all tokens of the row. None for the `positions`.
+
+        Raises:
+            ValueError: more tokens than positions; positions beside a cache; and as the stack.
+        """
+        context = self._context(options)
+        embedding_rng, layers_rng = split_rng(context.rng, 2)
+        positions = context.positions if embedding_positions is None else embedding_positions
+        positions = next_positions(tokens.shape, positions, context.cache)
+        inputs = embedding(tokens, positions=positions, rng=embedding_rng)
+        return apply_layer(stack, inputs, replace(context, rng=layers_rng))
+
+    def _with_logits(self, output: Output, options: dict[str, Any]) -> Output:
+        """Return the output with logits `[..., T, V]` of its features."""
+        context = Context(constrain=options.get("constrain", unconstrained))
+        logits = context.shard(self.logits(output.features), "sequence", "vocab")
+        return output._replace(logits=logits)
+
+
+class DecodingModel(Model):
+    """A model with a causal decoder, which scores the next token of a target."""
+
+    is_prompted = True  # whether `prefill` reads the beginning of the target
+    target_embedding: Embedding  # of the tokens of the decoder
+
+    @property
+    def vocab_size(self) -> int | None:
+        """Number of target tokens; None if the embedding does not know it."""
+        return getattr(self.target_embedding, "vocab_size", None)
+
+    def logits(self, features: Array) -> Array:
+        """Map features `[..., D]` to scores of the next token `[..., V]`."""
+        return score_vocabulary(self.output, self.target_embedding, features)
+
+    def new_cache(self, batch: Sequence[int], size: int, **options: object) -> DecoderCache:
+        """Return a cache for `decode` that contains no target tokens.
+
+        Args:
+            batch: the leading axes of the tokens.
+            size: largest number of target tokens; of a ring, of its window.
+            options: other fields of `CacheSpec`, such as the `encoder_output` of cross-attention.
+
+        Raises:
+            ValueError: a size above the number of positions, or a ring for positions that end.
+        """
+        self.target_embedding.check_length(size, "a cache of {} tokens")
+        longest = self.target_embedding.num_positions
+        if options.get("ring") and longest is not None:
+            raise ValueError(f"the positions end at max_length={longest}, and a ring continues")
+        return self.decoder.new_cache(CacheSpec(batch=tuple(batch), size=size, **options))
+
+
+class LanguageModel(DecodingModel):
+    """Embed tokens, map them with a causal decoder, and score the next token (GPT)."""
 
     def __init__(
         self,
@@ -67,7 +144,7 @@ class LanguageModel(nnx.Module):
         causal: bool = True,
         rngs: nnx.Rngs,
         make_layer: MakeLayer | None = None,
-    ) -> "LanguageModel":
+    ) -> Self:
         """Make a Transformer; `causal` and `make_layer` are those of `Decoder.from_config`."""
         return cls(
             Embedding.from_config(vocab_size, config, rngs=rngs),
@@ -82,57 +159,27 @@ class LanguageModel(nnx.Module):
 
         Args:
             tokens: ids.
-            options: fields of `Context`, and `embedding_positions`, as in `embed_and_apply`. To a
-                mask a causal decoder adds the causal mask; a cache is that of `new_cache`.
-
-        Raises:
-            ValueError: more tokens than `max_length` or than the cache can hold; positions beside a
-                cache.
+            options: fields of `Context`, and `embedding_positions`. To a mask a causal decoder adds
+                the causal mask; a cache is that of `new_cache`.
         """
-        return embed_and_apply(self.embedding, self.decoder, tokens, **options)
-
-    def logits(self, features: Array) -> Array:
-        """Map features `[..., D]` to scores of the next token `[..., V]`."""
-        return score_vocabulary(self.output, self.embedding, features)
+        return self._embed_and_apply(self.embedding, self.decoder, tokens, **options)
 
     def __call__(self, tokens: Array, **options: object) -> Output:
         """Score each next token of `[..., T]`: an output with logits `[..., T, V]`.
 
         The options are those of `decode`.
         """
-        output = self.decode(tokens, **options)
-        return output._replace(logits=constrain_logits(self.logits(output.features), options))
-
-    def new_cache(self, batch: Sequence[int], size: int, **options: object) -> DecoderCache:
-        """Return a cache that contains no tokens.
-
-        Args:
-            batch: the leading axes of the tokens.
-            size: largest number of tokens; of a ring, of its window.
-            options: other fields of `CacheSpec`.
-
-        Raises:
-            ValueError: a size above `max_length`, or a ring for positions that end.
-        """
-        self.embedding.check_length(size, "a cache of {} tokens")
-        if options.get("ring") and self.embedding.num_positions is not None:
-            raise ValueError(
-                f"learned positions end at max_length={self.embedding.num_positions}, and a ring "
-                "continues"
-            )
-        return self.decoder.new_cache(CacheSpec(batch=tuple(batch), size=size, **options))
+        return self._with_logits(self.decode(tokens, **options), options)
 
     @property
-    def vocab_size(self) -> int | None:
-        """Number of tokens; None if the embedding does not know it."""
-        return getattr(self.embedding, "vocab_size", None)
+    def target_embedding(self) -> Embedding:
+        """The embedding of the text."""
+        return self.embedding
 
     def max_input_length(self, max_tokens: int) -> int | None:
         """Return the largest number of input tokens that `prefill` accepts; None if any."""
-        longest = self.embedding.max_length
-        if longest is None:
-            return None
-        return longest + 1 - (max_tokens if self.embedding.num_positions is not None else 0)
+        longest = self.embedding.num_positions
+        return None if longest is None else longest + 1 - max_tokens
 
     def prefill(
         self,
@@ -144,20 +191,12 @@ class LanguageModel(nnx.Module):
     ) -> tuple[DecoderCache, Array]:
         """Read all but the last token of each prompt; see `attention.decoding.GenerativeModel`.
 
-        A model without learned positions continues beyond `max_length`: each token then attends to
-        the last `max_length` tokens.
-
-        Raises:
-            ValueError: more positions than the embedding has.
+        If positions never end, each token beyond `max_length` attends to the last `max_length`
+        tokens, as in a full pass with `mask=masks.window(max_length - 1)`.
         """
         batch, num_tokens = inputs.shape
         size, longest = num_tokens - 1 + max_tokens, self.embedding.max_length
-        ring = longest is not None and size > longest
-        if ring and self.embedding.num_positions is not None:
-            raise ValueError(
-                f"a prompt of {num_tokens} tokens and max_tokens={max_tokens} need {size} "
-                f"positions, and the embedding has max_length={longest}"
-            )
+        ring = longest is not None and size > longest and self.embedding.num_positions is None
         cache = self.new_cache((batch,), longest if ring else size, ring=ring, dtype=cache_dtype)
         if num_tokens > 1:
             cache = self.decode(inputs[:, :-1], cache=cache, lengths=lengths - 1).cache
@@ -190,7 +229,7 @@ class PredictionHead(nnx.Module):
         return self.norm(activation_of(self.activation)(self.linear(features)))
 
 
-class MaskedLanguageModel(nnx.Module):
+class MaskedLanguageModel(Model):
     """Embed tokens, encode them, and score each position (Devlin et al. 2019, section 3.1)."""
 
     def __init__(
@@ -223,7 +262,7 @@ class MaskedLanguageModel(nnx.Module):
         rngs: nnx.Rngs,
         has_head: bool = False,
         make_layer: MakeLayer | None = None,
-    ) -> "MaskedLanguageModel":
+    ) -> Self:
         """Make a Transformer, with the `PredictionHead` of BERT if `has_head`."""
         return cls(
             Embedding.from_config(vocab_size, config, rngs=rngs),
@@ -240,14 +279,11 @@ class MaskedLanguageModel(nnx.Module):
         Args:
             tokens: ids.
             token_types: `[..., T]`, as in `Embedding`.
-            options: fields of `Context`, and `embedding_positions`, as in `embed_and_apply`.
-                Without a mask or lengths padding is attended to.
-
-        Raises:
-            ValueError: more tokens than `max_length`.
+            options: fields of `Context`, and `embedding_positions`. Without a mask or lengths
+                padding is attended to.
         """
         embedding = partial(self.embedding, token_types=token_types)
-        return embed_and_apply(embedding, self.encoder, tokens, **options)
+        return self._embed_and_apply(embedding, self.encoder, tokens, **options)
 
     def logits(self, features: Array) -> Array:
         """Map features `[..., D]` to scores of the vocabulary `[..., V]`."""
@@ -259,8 +295,7 @@ class MaskedLanguageModel(nnx.Module):
 
         The options are those of `encode`.
         """
-        output = self.encode(tokens, **options)
-        return output._replace(logits=constrain_logits(self.logits(output.features), options))
+        return self._with_logits(self.encode(tokens, **options), options)
 
 
 class EncoderDecoderState(NamedTuple):
@@ -275,7 +310,33 @@ class EncoderDecoderState(NamedTuple):
     cache: DecoderCache
 
 
-class EncoderDecoder(nnx.Module):
+def source_padding(mask: Mask | ArrayLike | None) -> Mask | None:
+    """Return the mask of cross-attention to a source whose self-attention has this mask.
+
+    It contains `masks.lengths` and bool arrays `[B, 1, 1, S]`, of which the same keys are padding
+    for all queries. Windows and blocks contain no padding.
+
+    Raises:
+        ValueError: another mask, which may allow a key for some queries alone.
+    """
+    if mask is None:
+        return None
+    mask = masks.as_mask(mask)
+    if isinstance(mask, masks.And):
+        left, right = source_padding(mask.left), source_padding(mask.right)
+        return right if left is None else and_mask(left, right)
+    if isinstance(mask, masks.Window | masks.Block | masks.QueryLengths):
+        return None
+    is_row = isinstance(mask, masks.FromArray) and mask.array.shape[-2] == 1
+    if isinstance(mask, masks.Lengths) or is_row:
+        return mask
+    raise ValueError(
+        "source_mask does not determine the padding of the source: give an encoder_mask too "
+        "(masks.full() for no padding), or source_lengths"
+    )
+
+
+class EncoderDecoder(DecodingModel):
     """Encode a source, and score each next target token with a decoder (Vaswani et al. 2017)."""
 
     is_prompted = False  # `prefill` reads a source, not the beginning of the target
@@ -315,7 +376,7 @@ class EncoderDecoder(nnx.Module):
         rngs: nnx.Rngs,
         make_encoder_layer: MakeLayer | None = None,
         make_decoder_layer: MakeLayer | None = None,
-    ) -> "EncoderDecoder":
+    ) -> Self:
         """Make a Transformer.
 
         With tie="all" or "embeddings" source and target have one token table; learned positions
@@ -344,17 +405,13 @@ class EncoderDecoder(nnx.Module):
 
         Args:
             source: token ids.
-            options: fields of `Context`, and `embedding_positions`, as in `embed_and_apply`.
-                Without a mask or lengths padding is attended to.
-
-        Raises:
-            ValueError: more tokens than `max_length`.
+            options: fields of `Context`, and `embedding_positions`. Without a mask or lengths
+                padding is attended to.
         """
         embedding = self.source_embedding or self.target_embedding
-        embedding.check_length(source.shape[-1], "a source of {} tokens")
         if embedding.tokens is None:
             embedding = partial(embedding, table=self.target_embedding.tokens[...])
-        return embed_and_apply(embedding, self.encoder, source, **options)
+        return self._embed_and_apply(embedding, self.encoder, source, **options)
 
     def decode(self, target: Array, encoder_output: Array | None, **options: object) -> Output:
         """Map target tokens `[..., T]` to features `[..., T, D]` for `logits`.
@@ -362,29 +419,24 @@ class EncoderDecoder(nnx.Module):
         Args:
             target: token ids, with the start token in front.
             encoder_output: `[..., S, D]`; None with a cache, which contains its keys and values.
-            options: other fields of `Context`, and `embedding_positions`, as in `embed_and_apply`.
-                Without an `encoder_mask` padding is attended to; to a `mask` the causal mask is
-                added; a cache is that of `new_cache`.
+            options: other fields of `Context`, and `embedding_positions`. Without an `encoder_mask`
+                padding is attended to; to a `mask` the causal mask is added; a cache is that of
+                `new_cache`.
         """
         options |= {"encoder_output": encoder_output}
-        return embed_and_apply(self.target_embedding, self.decoder, target, **options)
-
-    def logits(self, features: Array) -> Array:
-        """Map features `[..., D]` to scores of the next token `[..., V]`."""
-        return score_vocabulary(self.output, self.target_embedding, features)
+        return self._embed_and_apply(self.target_embedding, self.decoder, target, **options)
 
     def __call__(
         self,
         source: Array,
         target: Array,
         *,
-        source_mask: Mask | Array | None = None,
-        encoder_mask: Mask | Array | None = None,
-        source_lengths: Array | None = None,
-        target_mask: Mask | Array | None = None,
+        source_mask: Mask | ArrayLike | None = None,
+        encoder_mask: Mask | ArrayLike | None = None,
+        source_lengths: ArrayLike | None = None,
+        target_mask: Mask | ArrayLike | None = None,
         rng: Array | None = None,
-        returning: Collection[str] = (),
-        constrain: Callable[[Array, AxisNames], Array] = unconstrained,
+        **options: Any,  # noqa: ANN401 - of several types
     ) -> Output:
         """Score each next target token.
 
@@ -392,29 +444,32 @@ class EncoderDecoder(nnx.Module):
             source: ids `[..., S]`.
             target: ids `[..., T]`, with the start token in front.
             source_mask: of self-attention in the encoder.
-            encoder_mask: of cross-attention.
+            encoder_mask: of cross-attention; None for the padding of the source, by
+                `source_lengths` or `source_mask`.
             source_lengths: int `[...]`, number of valid tokens of each source; with None and no
                 mask, padding is attended to.
             target_mask: of self-attention in the decoder; the causal mask is added to it.
             rng: random key of dropout; None turns dropout off.
-            returning: as in `Context`.
-            constrain: as in `Context`.
+            options: `returning`, `constrain` and `attend`, as in `Context`.
 
         Returns:
             The output of the decoder, with logits `[..., T, V]`, the losses of both stacks, and the
             output of the encoder as `encoder`.
+
+        Raises:
+            ValueError: a `source_mask` that does not determine the padding, without an
+                `encoder_mask`; and as both stacks.
         """
-        encoder_rng, decoder_rng = split_rng(rng, 2)
-        options = {"returning": returning, "constrain": constrain}
-        encoded = self.encode(
-            source,
-            mask=source_mask,
-            lengths=source_lengths,
-            rng=encoder_rng,
-            **options,
-        )
+        sentence = "a model of two stacks takes source_mask, encoder_mask and target_mask, but no"
+        check_names(sentence, options, ("returning", "constrain", "attend"))
         if source_lengths is not None:
             encoder_mask = and_mask(masks.lengths(source_lengths), encoder_mask)
+        elif encoder_mask is None:
+            encoder_mask = source_padding(source_mask)
+        encoder_rng, decoder_rng = split_rng(rng, 2)
+        encoded = self.encode(
+            source, mask=source_mask, lengths=source_lengths, rng=encoder_rng, **options
+        )
         output = self.decode(
             target,
             encoded.features,
@@ -423,30 +478,8 @@ class EncoderDecoder(nnx.Module):
             rng=decoder_rng,
             **options,
         )
-        losses = add_losses(encoded.losses, output.losses)
-        logits = constrain_logits(self.logits(output.features), options)
-        return output._replace(logits=logits, losses=losses, encoder=encoded)
-
-    def new_cache(self, encoder_output: Array, size: int, **options: object) -> DecoderCache:
-        """Return a cache for `decode`, with keys and values of an encoder output `[..., S, D]`.
-
-        Args:
-            encoder_output: what `decode` attends to.
-            size: largest number of target tokens.
-            options: other fields of `CacheSpec`.
-
-        Raises:
-            ValueError: a size above `max_length`.
-        """
-        self.target_embedding.check_length(size, "a cache of {} tokens")
-        batch = encoder_output.shape[:-2]
-        spec = CacheSpec(batch=batch, size=size, encoder_output=encoder_output, **options)
-        return self.decoder.new_cache(spec)
-
-    @property
-    def vocab_size(self) -> int | None:
-        """Number of target tokens; None if the embedding does not know it."""
-        return getattr(self.target_embedding, "vocab_size", None)
+        output = output._replace(losses=add_losses(encoded.losses, output.losses), encoder=encoded)
+        return self._with_logits(output, options)
 
     @property
     def input_vocab_size(self) -> int | None:
@@ -458,7 +491,7 @@ class EncoderDecoder(nnx.Module):
     def max_input_length(self, max_tokens: int) -> int | None:
         """Return the largest number of source tokens that `prefill` accepts; None if any."""
         del max_tokens  # it is limited by the target embedding alone
-        return (self.source_embedding or self.target_embedding).max_length
+        return (self.source_embedding or self.target_embedding).num_positions
 
     def prefill(
         self,
@@ -468,15 +501,11 @@ class EncoderDecoder(nnx.Module):
         max_tokens: int,
         cache_dtype: DTypeLike | None = None,
     ) -> tuple[EncoderDecoderState, None]:
-        """Encode a source; see `attention.decoding.GenerativeModel`.
-
-        Raises:
-            ValueError: `max_tokens` above `max_length`.
-        """
-        self.target_embedding.check_length(max_tokens, "a target of max_tokens={}")
+        """Encode a source; see `attention.decoding.GenerativeModel`."""
         mask = masks.lengths(lengths)
         encoded = self.encode(inputs, mask=None, lengths=lengths)
-        cache = self.new_cache(encoded.features, max_tokens, dtype=cache_dtype)
+        given = {"encoder_output": encoded.features, "dtype": cache_dtype}
+        cache = self.new_cache(inputs.shape[:-1], max_tokens, **given)
         return EncoderDecoderState(Constant(mask), cache), None
 
     def step(
@@ -503,7 +532,13 @@ class MeanPooling(nnx.Module):
 
     def __call__(self, features: Array, lengths: Array | None) -> Array:
         """Map `[..., S, D]` to `[..., D]`; 0 for rows without a token."""
-        return mean(features, lengths)
+        if lengths is None:
+            return features.mean(axis=-2)
+        counts = jnp.broadcast_to(jnp.arange(features.shape[-2]), features.shape[:-1])
+        counts = counts < lengths[..., None]
+        total = jnp.sum(features, axis=-2, where=counts[..., None])
+        number = jnp.maximum(counts.sum(axis=-1, keepdims=True), 1)
+        return total / number.astype(total.dtype)
 
 
 class ClassToken(nnx.Module):
@@ -537,7 +572,7 @@ POOLINGS: dict[str, Callable[..., Any]] = {
 }
 
 
-class Classifier(nnx.Module):
+class Classifier(Model):
     """Embed inputs, encode them, pool the features, and score classes."""
 
     def __init__(
@@ -571,20 +606,8 @@ class Classifier(nnx.Module):
         pooling: str | Callable[..., Any] = "mean",
         rngs: nnx.Rngs,
         make_layer: MakeLayer | None = None,
-    ) -> "Classifier":
-        """Make the encoder of a config and a linear output.
-
-        Args:
-            config: of the encoder.
-            embedding: as in `__init__`.
-            num_classes: C.
-            pooling: a name in `POOLINGS`, or a function like those.
-            rngs: source of the initial parameters.
-            make_layer: as in `Encoder.from_config`.
-
-        Raises:
-            ValueError: an unknown pooling.
-        """
+    ) -> Self:
+        """Make the encoder of a config, a pooling of `POOLINGS` or like those, and an output."""
         make_pooling = named("pooling", pooling, "POOLINGS", POOLINGS)
         kinds = {"param_dtype": config.param_dtype, "rngs": rngs}
         return cls(
@@ -594,42 +617,23 @@ class Classifier(nnx.Module):
             linear({"embed": config.width}, {"classes": num_classes}, dtype=config.dtype, **kinds),
         )
 
-    def __call__(
-        self,
-        inputs: Array,
-        *,
-        lengths: Array | None = None,
-        rng: Array | None = None,
-        returning: Collection[str] = (),
-        **options: Callable[..., Any],
-    ) -> Output:
+    def __call__(self, inputs: Array, **options: Any) -> Output:  # noqa: ANN401 - of several types
         """Score the classes: an output with logits `[..., C]`.
 
         Args:
             inputs: what the embedding takes, such as ids `[..., S]`.
-            lengths: `[...]`, number of valid tokens per row; S if None.
-            rng: random key of dropout; None turns dropout off.
-            returning: as in `Context`.
-            options: `constrain` and `attend`, as in `Context`.
+            options: fields of `Context`, such as `lengths`, `mask`, `rng` and `returning`. For a
+                mask, a vector that the pooling prepends is token 0.
 
         Raises:
             ValueError: as the embedding.
         """
-        embedding_rng, layers_rng = split_rng(rng, 2)
+        context = self._context(options)
+        embedding_rng, layers_rng = split_rng(context.rng, 2)
         vectors = self.embedding(inputs, rng=embedding_rng)
-        vectors, lengths = self.pooling.before(vectors, lengths)
-        context = Context(lengths=lengths, rng=layers_rng, returning=returning, **options)
-        output = apply_layer(self.encoder, vectors, context)
+        vectors, lengths = self.pooling.before(vectors, context.lengths)
+        output = apply_layer(
+            self.encoder, vectors, replace(context, lengths=lengths, rng=layers_rng)
+        )
         logits = self.output(self.pooling(output.features, lengths))
         return output._replace(logits=context.shard(logits, "classes"))
-
-
-def mean(features: Array, lengths: Array | None) -> Array:
-    """Return the mean of the first `lengths` `[...]` features of `[..., S, D]`; 0 of none."""
-    if lengths is None:
-        return features.mean(axis=-2)
-    counts = jnp.broadcast_to(jnp.arange(features.shape[-2]), features.shape[:-1])
-    counts = counts < lengths[..., None]
-    total = jnp.sum(features, axis=-2, where=counts[..., None])
-    number = jnp.maximum(counts.sum(axis=-1, keepdims=True), 1)
-    return total / number.astype(total.dtype)

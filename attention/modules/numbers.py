@@ -1,36 +1,65 @@
-"""Bounds of the numbers that configs, modules and functions are given."""
+"""What a number of a config or a constructor may be."""
 
 import math
 
 import jax
 
 
-def check_rate(name: str, value: float) -> None:
-    """Raise a ValueError unless a rate, such as that of dropout, is in [0, 1).
+def check_number(
+    name: str, value: float | None, *, above: float | None = None, at_least: float | None = None
+) -> None:
+    """Raise a ValueError for a number that is not finite, or beyond its bound.
 
-    A traced value is not checked.
+    Args:
+        name: of the argument.
+        value: the number. None is accepted, and a traced value is not checked.
+        above: a bound that it must exceed.
+        at_least: a bound that it must reach.
     """
+    if value is None or isinstance(value, jax.core.Tracer):
+        return
+    wanted, is_right = "finite", math.isfinite(value)
+    if above is not None:
+        wanted, is_right = f"above {above} and finite", is_right and value > above
+    if at_least is not None:
+        wanted, is_right = f"at least {at_least}", is_right and value >= at_least
+    if not is_right:
+        raise ValueError(f"{name} must be {wanted}, got {value}")
+
+
+def check_rate(name: str, value: float) -> None:
+    """Raise a ValueError for a rate of dropout outside [0, 1); a traced rate is not checked."""
     if not isinstance(value, jax.core.Tracer) and not 0 <= value < 1:
         raise ValueError(f"{name} must be in [0, 1), got {value}")
 
 
-def check_number(
-    name: str, value: float | None, *, above: float | None = None, at_least: float | None = None
-) -> None:
-    """Raise a ValueError unless a number is finite and within its bounds.
+def resolve_kv_heads(num_heads: int, num_kv_heads: int | None) -> int:
+    """Return K, which is N unless given.
 
-    Args:
-        name: of the number, for the message.
-        value: None and a traced value are not checked.
-        above: a bound that the number must exceed.
-        at_least: the smallest number allowed.
+    Raises:
+        ValueError: K does not divide N.
     """
-    if value is None or isinstance(value, jax.core.Tracer):
-        return
-    wanted, fits = "finite", math.isfinite(value)
-    if above is not None:
-        wanted, fits = f"{wanted} and above {above}", fits and value > above
-    if at_least is not None:
-        wanted, fits = f"{wanted} and at least {at_least}", fits and value >= at_least
-    if not fits:
-        raise ValueError(f"{name} must be {wanted}, got {value}")
+    check_number("num_heads", num_heads, at_least=1)
+    num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+    divisors = [n for n in range(1, num_heads + 1) if num_heads % n == 0]
+    if num_kv_heads not in divisors:
+        raise ValueError(
+            f"num_heads={num_heads} cannot be shared evenly by num_kv_heads={num_kv_heads}: "
+            f"use one of {', '.join(map(str, divisors))}"
+        )
+    return num_kv_heads
+
+
+def resolve_head_width(width: int, num_heads: int, head_width: int | None) -> int:
+    """Return H, which is D / N unless given.
+
+    Raises:
+        ValueError: H below 1, or a D / N that is no whole number.
+    """
+    check_number("head_width", head_width, at_least=1)
+    if head_width is None and width % num_heads:
+        raise ValueError(
+            f"width={width} is not divisible by num_heads={num_heads}: "
+            "change one of them, or set head_width"
+        )
+    return width // num_heads if head_width is None else head_width

@@ -1,13 +1,9 @@
 """Residual connections, blocks, stacks of layers, encoder and decoder."""
 
-from __future__ import annotations
-
-import itertools
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +11,7 @@ from flax import nnx
 from jax import Array
 
 from attention.modules.attention import CrossAttention, SelfAttention
+from attention.modules.config import FEED_FORWARDS, MIXERS, TransformerConfig
 from attention.modules.context import (
     DEFAULT_CONTEXT,
     CacheSpec,
@@ -25,21 +22,17 @@ from attention.modules.context import (
     and_mask,
     apply_layer,
     cached_mask,
+    check_rng,
     check_score,
     new_cache,
-    type_of,
-    width_error,
-    widths_of,
 )
 from attention.modules.layers import FeedForward, drop, named, split_rng
+from attention.modules.numbers import check_rate
 from attention.modules.positions import POSITIONS
 from attention.primitives import masks
 from attention.primitives.cache import check_lengths
-from attention.primitives.choice import did_you_mean, one_of
+from attention.primitives.choice import one_of
 from attention.primitives.scores import Score
-
-if TYPE_CHECKING:
-    from attention.modules.config import TransformerConfig
 
 
 class Residual(nnx.Module):
@@ -68,8 +61,9 @@ class Residual(nnx.Module):
             dropout: rate on the output of the sublayer.
 
         Raises:
-            ValueError: an unknown placement.
+            ValueError: an unknown placement, or a rate outside [0, 1).
         """
+        check_rate("dropout", dropout)
         one_of("placement", placement, ("pre", "post"))
         self.norm = norm
         self.sublayer = sublayer
@@ -116,28 +110,14 @@ class Block(nnx.Module):
     """
 
     def __init__(self, **sublayers: Layer) -> None:
-        """Make a block of sublayers, each as in `context.apply_layer`.
-
-        Raises:
-            ValueError: a name of an attribute of every block.
-        """
-        for name in sublayers:
-            if name == "names" or hasattr(self, name):
-                raise ValueError(f"a sublayer cannot have the name {name!r} of an attribute")
+        """Make a block of sublayers, each as in `context.apply_layer`."""
         self.names = tuple(sublayers)
         for name, sublayer in sublayers.items():
             setattr(self, name, sublayer)
 
     def __call__(self, inputs: Array, *, context: Context = DEFAULT_CONTEXT) -> Output:
-        """Map `[..., T, D]` to `[..., T, D]`.
-
-        Raises:
-            ValueError: a cache of another block.
-        """
+        """Map `[..., T, D]` to `[..., T, D]`."""
         caches = dict.fromkeys(self.names) if context.cache is None else context.cache
-        if not isinstance(caches, dict) or set(caches) != set(self.names):
-            got = ", ".join(caches) if isinstance(caches, dict) else type(caches).__name__
-            raise ValueError(f"a block of {', '.join(self.names)} cannot use a cache of {got}")
         rngs = split_rng(context.rng, len(self.names))
         features, results = inputs, {}
         for name, rng in zip(self.names, rngs, strict=True):
@@ -158,7 +138,6 @@ class Block(nnx.Module):
 
 Model = TypeVar("Model", bound=nnx.Module)
 
-_ONE = ((1, 1),)  # the groups of one layer
 SHALLOW = 4  # layers; so few, without remat, are unrolled: they compile as fast as a scan
 
 
@@ -167,9 +146,9 @@ class Layers(nnx.Module):
 
     Layers repeat with period p if layers i and i + p have the same structure: static attributes,
     shapes and dtypes. The parameters of layers that repeat are stacked on a leading axis and the
-    layers are scanned, so that the time to compile does not grow with n. `groups` contains a pair
-    (period, repeats) for each part of the stack, such as (1, 1), (1, 23) if only the first of 24
-    layers differs. `blocks` contains the p layers of each group, stacked if they repeat.
+    layers are scanned, so that the time to compile does not grow with n. `blocks` contains the p
+    layers of a period, stacked, and then the n % p layers of the last, incomplete one. If no layers
+    repeat, `period` is n.
 
     With a cache the layers are always unrolled, because each writes to a separate buffer. Call
     `unstack_layers` before a decoding loop.
@@ -190,84 +169,79 @@ class Layers(nnx.Module):
             make_layer: from the index of a layer and a source of parameters to a layer, a module
                 that `context.apply_layer` can call.
             n: number of layers; or a list with what `make_layer` takes in place of each index, such
-                as a config. If any items repeat, equal items decide which layers repeat, and
-                `make_layer` is called for one period of them only.
+                as a config. If the items repeat, they decide which layers repeat, and `make_layer`
+                is called for one period of them only.
             rngs: source of the initial parameters.
             scan: whether to stack and scan layers that repeat.
             remat: whether the backward pass recomputes the inside of each layer.
 
         Raises:
-            ValueError: n below 0, or a layer with a random stream or batch statistics.
+            ValueError: a layer with a random stream or batch statistics.
         """
-        if not isinstance(n, Sequence) and n < 0:
-            raise ValueError(f"n must be at least 0, got {n}")
         items = n if isinstance(n, Sequence) else range(n)
-        n = len(items)
-        keys = jax.random.split(rngs.params(), n) if n else ()
+        self.n, self.remat = len(items), remat
+        keys = jax.random.split(rngs.params(), self.n) if items else ()
 
-        def make(item: object, key: Array) -> Layer:
-            return make_layer(item, nnx.Rngs(key))
-
-        def make_one(index: int) -> Layer:
-            one = partial(make, items[index])
+        def make(at: range) -> Layer:
+            """Make the layers with these indices, stacked if there are several."""
+            one = lambda key: make_layer(items[at.start], nnx.Rngs(key))  # noqa: E731
+            if len(at) > 1:
+                return jax.vmap(one)(keys[at.start : at.stop : at.step])
             # In a separate trace: flax reads every variable's sharding, which takes the longer
             # the more was traced before.
-            return (jax.jit(one) if isinstance(keys, jax.core.Tracer) else one)(keys[index])
+            return (jax.jit(one) if isinstance(keys, jax.core.Tracer) else one)(keys[at.start])
 
-        def make_block(indices: range) -> Layer:
-            if layers:
-                return _stack([layers[index] for index in indices])
-            if len(indices) == 1:
-                return make_one(indices.start)
-            of_block = keys[indices.start : indices.stop : indices.step]
-            return jax.vmap(partial(make, items[indices.start]))(of_block)
-
-        self.n, self.remat = n, remat
-        self.groups, layers = _groups(items) if scan else n * _ONE, []
-        if len(self.groups) == n:  # no items repeat
-            layers = [make_one(index) for index in range(n)]
-            self.groups = _groups([_kind(layer) for layer in layers]) if scan else self.groups
-        self.blocks = nnx.List([make_block(indices) for indices in self.indices()])
+        self.period = _period(items) if scan else self.n
+        blocks = [make(at) for at in self.indices()]
+        if scan and self.period == self.n:  # no items repeat
+            self.period = _period([_structure(layer) for layer in blocks])
+            blocks = [_stack([blocks[index] for index in at]) for at in self.indices()]
+        self.blocks = nnx.List(blocks)
         _check_stateless(self)
 
     def __call__(self, inputs: Array, *, context: Context = DEFAULT_CONTEXT) -> Output:
         """Map `[..., T, D]` to `[..., T, D]`.
 
         Raises:
-            ValueError: layers whose widths do not fit, by index and both widths; a cache of another
-                number of layers; errors of a layer, with its index.
+            ValueError: a cache of another number of layers; errors of a layer, with its index.
         """
         caches = context.cache
         if caches is not None and (not isinstance(caches, tuple) or len(caches) != self.n):
-            got = len(caches) if isinstance(caches, tuple) else type_of(caches)
+            got = len(caches) if isinstance(caches, tuple) else type(caches).__name__
             raise ValueError(f"{self.n} layers need a tuple of as many caches, got {got}")
         rngs = [None] * self.n if context.rng is None else jax.random.split(context.rng, self.n)
-        call = self._remat(prevent_cse=True) if caches is None else apply_layer
-        features, results = inputs, []
-        groups = [([layer], 1) for layer in self.unstacked()] if caches else self._grouped()
-        for layers, repeats in groups:
-            index = len(results)
-            if repeats > 1:
-                results += self._scan(index, layers, repeats, features, rngs, context)
-            else:
-                part = replace(context, rng=rngs[index], cache=caches and caches[index])
-                results.append(_call(call, index, layers[0], features, part))
+        features, results, layers = inputs, [], list(self.blocks)
+        if len(layers) < self.n and caches is not None:
+            layers = self.unstacked()
+        elif len(layers) < self.n:
+            results, layers = self._scan(inputs, rngs, context), layers[self.period :]
             features = results[-1].features
-        return _combine(inputs, results, context)
+        call = self._remat(prevent_cse=True) if caches is None else apply_layer
+        for index, layer in enumerate(layers, start=len(results)):
+            part = replace(context, rng=rngs[index], cache=caches and caches[index])
+            results.append(_call(call, index, layer, features, part))
+            features = results[-1].features
+        states = [inputs, *(output.features for output in results)]
+        return Output(
+            features,
+            attention=tuple(output.attention for output in results),
+            hidden_states=tuple(states) if "hidden_states" in context.returning else (),
+            cache=None if caches is None else tuple(output.cache for output in results),
+            losses=add_losses(*(output.losses for output in results)),
+        )
 
     def indices(self) -> list[range]:
         """Return the indices of the layers in each entry of `blocks`."""
-        found, start = [], 0
-        for period, repeats in self.groups:
-            end = start + period * repeats
-            found += [range(at, end, period) for at in range(start, start + period)]
-            start = end
-        return found
+        end = self.n - self.n % max(self.period, 1)
+        periodic = [range(index, end, self.period) for index in range(min(self.period, end))]
+        return [*periodic, *(range(index, index + 1) for index in range(end, self.n))]
 
     def unstacked(self) -> list[Layer]:
         """Return the n layers, each with its own parameters."""
-        groups = self._grouped()
-        return [layer for layers, repeats in groups for layer in _unstack(layers, repeats)]
+        if len(self.blocks) == self.n:
+            return list(self.blocks)
+        stacked, rest = list(self.blocks[: self.period]), list(self.blocks[self.period :])
+        return [*_unstack(stacked, self.n // self.period), *rest]
 
     def new_cache(self, spec: CacheSpec) -> tuple[Any, ...]:
         """Return the cache of each layer, None for one without state between steps."""
@@ -276,28 +250,13 @@ class Layers(nnx.Module):
     def _remat(self, *, prevent_cse: bool) -> Callable[[Layer, Array, Context], Output]:
         return jax.checkpoint(apply_layer, prevent_cse=prevent_cse) if self.remat else apply_layer
 
-    def _grouped(self) -> list[tuple[list[Layer], int]]:
-        """Return the layers in `blocks` and the number of repeats of each group."""
-        start, grouped = 0, []
-        for period, repeats in self.groups:
-            grouped.append((list(self.blocks[start : start + period]), repeats))
-            start += period
-        return grouped
-
-    def _scan(
-        self,
-        first: int,
-        layers: list[Layer],
-        repeats: int,
-        inputs: Array,
-        rngs: Array | list[None],
-        context: Context,
-    ) -> list[Output]:
-        """Return the outputs of the layers of a group, whose first has this index."""
+    def _scan(self, inputs: Array, rngs: Array | list[None], context: Context) -> list[Output]:
+        """Return the outputs of all layers but those of an incomplete period."""
+        layers, repeats = list(self.blocks[: self.period]), self.n // self.period
         has_rng = context.rng is not None
         if has_rng:
-            rngs = rngs[first : first + repeats * len(layers)]
-            rngs = rngs.reshape(repeats, len(layers), *rngs.shape[1:])  # also of raw keys
+            rngs = rngs[: repeats * self.period]
+            rngs = rngs.reshape(repeats, self.period, *rngs.shape[1:])  # also of raw keys
         call = self._remat(prevent_cse=False)  # inside a scan, CSE cannot undo rematerialisation
         keeps_features = "hidden_states" in context.returning
 
@@ -307,15 +266,10 @@ class Layers(nnx.Module):
             features, outputs = start, []
             for index, layer in enumerate(each[0]):
                 part = replace(context, rng=each[1][index] if has_rng else None)
-                output = _call(call, first + index, layer, features, part)
+                output = _call(call, index, layer, features, part)
                 features = output.features
                 kept = features if keeps_features else None
                 outputs.append(output._replace(features=kept, cache=None))
-            if (start.shape, start.dtype) != (features.shape, features.dtype):
-                raise ValueError(
-                    f"layer {first + len(layers) - 1} returns {features.dtype} {features.shape}, "
-                    f"and the next one, like layer {first}, takes {start.dtype} {start.shape}"
-                )
             return features, outputs
 
         # A scan copies what it keeps for the derivative into arrays of all layers and back.
@@ -339,21 +293,7 @@ def _call(
     except (TypeError, ValueError) as error:
         if type(error) not in (TypeError, ValueError):
             raise
-        if widths_of(layer) - {inputs.shape[-1]}:
-            raise ValueError(width_error(f"layer {index}", layer, inputs)) from error
         raise type(error)(f"layer {index}: {error}") from error
-
-
-def _combine(inputs: Array, results: list[Output], context: Context) -> Output:
-    """Combine the outputs of layers into that of the stack."""
-    features = [inputs, *(output.features for output in results)]
-    return Output(
-        features[-1],
-        attention=tuple(output.attention for output in results),
-        hidden_states=tuple(features) if "hidden_states" in context.returning else (),
-        cache=None if context.cache is None else tuple(output.cache for output in results),
-        losses=add_losses(*(output.losses for output in results)),
-    )
 
 
 def _check_stateless(layers: Layers) -> None:
@@ -367,26 +307,13 @@ def _check_stateless(layers: Layers) -> None:
         )
 
 
-def _groups(items: Sequence[Any]) -> tuple[tuple[int, int], ...]:
-    """Split items into groups (period, repeats), each the longest one that repeats, or one item."""
-    kinds, groups = [items.index(item) for item in items], []
-    while kinds:
-        periods = range(1, len(kinds) // 2 + 1)
-        repeating = [(period, _repeats(kinds, period)) for period in periods]
-        groups.append(max([*_ONE, *repeating], key=lambda group: math.prod(group) * (group[1] > 1)))
-        kinds = kinds[math.prod(groups[-1]) :]
-    return tuple(groups)
+def _period(items: Sequence[Any]) -> int:
+    """Return the smallest p for which every item equals the one p before it, n if none does."""
+    items = list(items)
+    return next((p for p in range(1, len(items)) if items[p:] == items[:-p]), len(items))
 
 
-def _repeats(kinds: list[int], period: int) -> int:
-    """Return how often the first kinds of this number follow one another."""
-    repeats = 1
-    while kinds[repeats * period : (repeats + 1) * period] == kinds[:period]:
-        repeats += 1
-    return repeats
-
-
-def _kind(layer: Layer) -> tuple[list[jax.ShapeDtypeStruct], Any]:
+def _structure(layer: Layer) -> tuple[list[jax.ShapeDtypeStruct], Any]:
     """Return what two layers that are stacked have in common."""
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), layer)
     return jax.tree.flatten(shapes)
@@ -398,11 +325,12 @@ def _stack(layers: list[Layer]) -> Layer:
 
 
 def _unstack(stacked: list[Any], repeats: int) -> list[Any]:
-    """Return every layer or output, in order."""
-    if repeats == 1:
-        return stacked
-    each = itertools.product(range(repeats), stacked)
-    return [jax.tree.map(lambda leaf, at=at: leaf[at], tree) for at, tree in each]
+    """Return the layers, or their outputs, of as many repeats of a period, in order."""
+    return [
+        jax.tree.map(lambda leaf, at=at: leaf[at], tree)
+        for at in range(repeats)
+        for tree in stacked
+    ]
 
 
 def unstack_layers(model: Model) -> Model:
@@ -416,58 +344,43 @@ def unstack_layers(model: Model) -> Model:
     """
     model = nnx.merge(*nnx.split(model))
 
-    def stacked() -> list[tuple[int, Layers]]:
-        parts = nnx.iter_modules(model)
-        layers = [(len(at), part) for at, part in parts if isinstance(part, Layers)]
-        return [(depth, part) for depth, part in layers if len(part.blocks) < part.n]
+    def stacked() -> list[Layers]:
+        parts = (part for _, part in nnx.iter_modules(model) if isinstance(part, Layers))
+        return [part for part in parts if len(part.blocks) < part.n]
 
-    while found := stacked():  # outer layers first: they stack the parameters of inner ones
-        _, part = min(found, key=lambda each: each[0])
-        part.blocks = nnx.List(part.unstacked())
-        part.groups = part.n * _ONE
+    while found := stacked():
+        part = found[-1]  # the outermost: it stacks the parameters of inner ones
+        part.blocks, part.period = nnx.List(part.unstacked()), part.n
     return model
 
 
 def self_attention(config: TransformerConfig, rngs: nnx.Rngs) -> SelfAttention:
     """Make the self-attention of a config."""
     rotary = POSITIONS[config.positions].rotary
-    options = {"rotary": rotary and rotary(config), "window": config.window}
-    return SelfAttention(config.width, **options, **_attention_options(config, rngs))
-
-
-def cross_attention(config: TransformerConfig, rngs: nnx.Rngs) -> CrossAttention:
-    """Make the cross-attention of a config."""
-    return CrossAttention(config.width, **_attention_options(config, rngs))
+    return SelfAttention.from_config(
+        config, rotary=rotary and rotary(config), window=config.window, rngs=rngs
+    )
 
 
 def dense(config: TransformerConfig, rngs: nnx.Rngs) -> FeedForward:
     """Make the feed-forward layer of a config."""
-    options = {name: getattr(config, name) for name in ("activation", "gated", "use_bias")}
-    return FeedForward(config.width, config.hidden, **options, **config.linear_options(rngs))
-
-
-# name -> f(config, rngs) to the first and to the last sublayer of a block. Add your own.
-MIXERS: dict[str, Callable[[TransformerConfig, nnx.Rngs], Any]] = {"attention": self_attention}
-FEED_FORWARDS: dict[str, Callable[[TransformerConfig, nnx.Rngs], Any]] = {"dense": dense}
-
-
-def _attention_options(config: TransformerConfig, rngs: nnx.Rngs) -> dict[str, Any]:
-    names = ("num_heads", "num_kv_heads", "head_width", "value_width", "use_bias", "qkv_bias")
-    names += ("qk_norm", "norm_epsilon", "softcap", "implementation")
-    return {
-        **{name: getattr(config, name) for name in names},
-        "scale": config.attention_scale,
-        "dropout": config.attention_dropout,
+    return FeedForward(
+        config.width,
+        config.hidden,
+        activation=config.activation,
+        gated=config.gated,
+        use_bias=config.use_bias,
         **config.linear_options(rngs),
-    }
+    )
 
 
-_NO_CACHE_OF_A_DECODER = "a decoder needs a cache made by new_cache of this model, got {}"
+MIXERS["attention"] = self_attention
+FEED_FORWARDS["dense"] = dense
 
 MakeLayer = Callable[[int, nnx.Rngs], Layer]
 
 
-def transformer_block(config: TransformerConfig, *, cross: bool = False, rngs: nnx.Rngs) -> Block:
+def transformer_block(config: TransformerConfig, rngs: nnx.Rngs, *, cross: bool = False) -> Block:
     """Make a block: self-attention, cross-attention if `cross`, and a feed-forward layer.
 
     The config may omit the cross-attention, and replace the other two.
@@ -486,13 +399,16 @@ def transformer_block(config: TransformerConfig, *, cross: bool = False, rngs: n
     make_mixer = named("mixer", config.mixer, "MIXERS", MIXERS)
     sublayers = {"self_attention": residual(make_mixer(config, rngs))}
     if cross and config.cross_attention:
-        sublayers["cross_attention"] = residual(cross_attention(config, rngs))
+        sublayers["cross_attention"] = residual(CrossAttention.from_config(config, rngs=rngs))
     make_feed_forward = named("feed_forward", config.feed_forward, "FEED_FORWARDS", FEED_FORWARDS)
     return Block(**sublayers, feed_forward=residual(make_feed_forward(config, rngs)))
 
 
 class Encoder(nnx.Module):
     """A stack of layers, a norm after it, and a score function that its layers share."""
+
+    deterministic = True  # `train` of nnx sets it to False
+    number_of_layers = "encoder_layers"
 
     def __init__(
         self,
@@ -518,24 +434,49 @@ class Encoder(nnx.Module):
 
     @classmethod
     def from_config(
-        cls, config: TransformerConfig, *, rngs: nnx.Rngs, make_layer: MakeLayer | None = None
-    ) -> Encoder:
-        """Make an encoder of `config.encoder_layers` blocks.
+        cls,
+        config: TransformerConfig,
+        *,
+        rngs: nnx.Rngs,
+        make_layer: MakeLayer | None = None,
+        **kinds: bool,
+    ) -> Self:
+        """Make a stack of blocks, `config.encoder_layers` or `config.decoder_layers` of them.
 
         Args:
             config: of the blocks.
             rngs: source of the initial parameters.
             make_layer: `(index, rngs)` to a layer, in place of `transformer_block`.
+            kinds: `causal` and `cross` of `__init__`.
+
+        Raises:
+            ValueError: `cross` without cross-attention in any layer.
         """
-        return cls(**_parts(config, make_layer, config.encoder_layers, rngs=rngs))
+        cross, n = kinds.get("cross", False), getattr(config, cls.number_of_layers)
+        items = n if make_layer else [config.layer(index) for index in range(n)]
+        if make_layer is None:
+            make_layer = partial(transformer_block, cross=cross)
+            if cross and n and not any(each.cross_attention for each in items):
+                raise ValueError(
+                    "cross_attention=False in every layer ignores the encoder output: make the "
+                    "decoder with cross=False"
+                )
+        layers = Layers(make_layer, items, rngs=rngs, scan=config.scan, remat=config.remat)
+        # The features of post-norm blocks are normalised already.
+        norm = None if config.norm_placement == "post" else config.make_norm(rngs)
+        score = POSITIONS[config.positions].score
+        score = score and score(config, kinds.get("causal", False), rngs)
+        return cls(layers, norm=norm, score=score, **kinds)
 
     def __call__(self, inputs: Array, *, context: Context = DEFAULT_CONTEXT) -> Output:
         """Map `[..., T, D]` to `[..., T, D]`.
 
         Raises:
-            ValueError: an encoder output without `cross`, lengths outside [0, T], and as `Layers`.
+            ValueError: an encoder output without `cross`, lengths outside [0, T], no `rng` in
+                training mode, and as `Layers`.
             TypeError: lengths that are not integers.
         """
+        check_rng(self, context.rng)
         if not self.cross and not (context.encoder_output is context.encoder_mask is None):
             raise ValueError(
                 f"{type(self).__name__} with cross=False takes no encoder output and no mask of it"
@@ -568,6 +509,8 @@ class Decoder(Encoder):
     before it and with it.
     """
 
+    number_of_layers = "decoder_layers"
+
     def __init__(self, layers: Layer, *, causal: bool = True, **options: object) -> None:
         """Assemble a decoder.
 
@@ -586,19 +529,10 @@ class Decoder(Encoder):
         *,
         causal: bool = True,
         cross: bool = True,
-        rngs: nnx.Rngs,
-        make_layer: MakeLayer | None = None,
-    ) -> Decoder:
-        """Make a decoder of `config.decoder_layers` blocks, with cross-attention if `cross`.
-
-        The other arguments are those of `Decoder` and of `Encoder.from_config`.
-
-        Raises:
-            ValueError: `cross` without cross-attention in any layer.
-        """
-        kinds = {"causal": causal, "cross": cross}
-        parts = _parts(config, make_layer, config.decoder_layers, **kinds, rngs=rngs)
-        return cls(**parts, **kinds)
+        **options: object,
+    ) -> Self:
+        """Make a decoder, with cross-attention if `cross`; see `Encoder.from_config`."""
+        return super().from_config(config, causal=causal, cross=cross, **options)
 
     def __call__(self, inputs: Array, *, context: Context = DEFAULT_CONTEXT) -> Output:
         """Map `[..., T, D]` to `[..., T, D]`; `context.cache` is a `DecoderCache`.
@@ -616,8 +550,6 @@ class Decoder(Encoder):
             context = replace(context, mask=masks.full())
         if cache is None:
             return super().__call__(inputs, context=context)
-        if not isinstance(cache, DecoderCache):
-            raise ValueError(_NO_CACHE_OF_A_DECODER.format(type_of(cache)))
         positions = next_positions(inputs.shape[:-1], context.positions, cache)
         context = replace(context, positions=positions, cache=cache.layers)
         output = super().__call__(inputs, context=context)
@@ -628,71 +560,6 @@ class Decoder(Encoder):
     def new_cache(self, spec: CacheSpec) -> DecoderCache:
         """Return a cache that contains no tokens."""
         return DecoderCache(self.layers.new_cache(spec), jnp.zeros(spec.batch, jnp.int32))
-
-
-def _parts(
-    config: TransformerConfig,
-    make_layer: MakeLayer | None,
-    n: int,
-    *,
-    causal: bool = False,
-    cross: bool = False,
-    rngs: nnx.Rngs,
-) -> dict[str, Any]:
-    """Return layers, norm and score of a stack."""
-    items: int | list[TransformerConfig] = n
-    if make_layer is None:
-        items = [config.layer(index) for index in range(n)]
-        if cross and n and not any(each.cross_attention for each in items):
-            raise ValueError(
-                "cross_attention=False in every layer ignores the encoder output: make the decoder "
-                "with cross=False"
-            )
-
-        def make_layer(config: TransformerConfig, rngs: nnx.Rngs) -> Block:
-            return transformer_block(config, cross=cross, rngs=rngs)
-
-    score = POSITIONS[config.positions].score
-    return {
-        "layers": Layers(make_layer, items, rngs=rngs, scan=config.scan, remat=config.remat),
-        # The features of post-norm blocks are normalised already.
-        "norm": config.make_norm(rngs) if config.norm_placement != "post" else None,
-        "score": score and score(config, causal, rngs),
-    }
-
-
-def embed_and_apply(
-    embedding: Callable[..., Array],
-    stack: Encoder,
-    tokens: Array,
-    *,
-    embedding_positions: Array | None = None,
-    **options: object,
-) -> Output:
-    """Embed tokens `[..., T]` and map them with a stack to features `[..., T, D]`.
-
-    Args:
-        embedding: such as `Embedding`.
-        stack: an encoder or a decoder.
-        tokens: ids.
-        embedding_positions: int32 `[..., T]`, of the embeddings alone. Texts packed into a row need
-            them, because the masks count all tokens of the row. None for the `positions`.
-        options: fields of `Context`.
-
-    Raises:
-        TypeError: an option that is not a field.
-        ValueError: more tokens than `max_length`; positions beside a cache; and as the stack.
-    """
-    known = {each.name for each in fields(Context)}
-    for name in options:
-        if name not in known:
-            raise TypeError(f"a model has no argument {name!r}{did_you_mean(name, known)}")
-    context = Context(**options)
-    embedding_rng, layers_rng = split_rng(context.rng, 2)
-    positions = context.positions if embedding_positions is None else embedding_positions
-    positions = next_positions(tokens.shape, positions, context.cache)
-    inputs = embedding(tokens, positions=positions, rng=embedding_rng)
-    return apply_layer(stack, inputs, replace(context, rng=layers_rng))
 
 
 def next_positions(
@@ -706,7 +573,8 @@ def next_positions(
     if cache is None:
         return positions
     if not hasattr(cache, "lengths"):
-        raise ValueError(_NO_CACHE_OF_A_DECODER.format(type_of(cache)))
+        kind = type(cache).__name__
+        raise ValueError(f"a decoder needs a cache made by new_cache of this model, got a {kind}")
     if positions is not None:
         raise ValueError("a cache counts the positions of its tokens: give no positions")
     *batch, num_tokens = shape

@@ -177,7 +177,7 @@ def cache_for(model: nnx.Module, num_sources: int, size: int) -> Any:  # noqa: A
     if not hasattr(model, "encoder"):
         return model.new_cache((), size)
     encoded = model.encode(jnp.zeros(num_sources, jnp.int32), mask=None)
-    return model.new_cache(encoded.features, size)
+    return model.new_cache((), size, encoder_output=encoded.features)
 
 
 def _cache_bytes(model: nnx.Module, context: int) -> dict[str, int]:

@@ -30,7 +30,7 @@ def read(model: Any, tokenizer: Any, sentence: str, options: Mapping[str, Any]) 
         raise ValueError("the line has no token")
     is_pair = isinstance(model, EncoderDecoder)
     embedding = (model.source_embedding or model.target_embedding) if is_pair else model.embedding
-    longest = embedding.max_length
+    longest = embedding.num_positions
     if longest is not None and len(ids) > longest:
         raise ValueError(f"the line has {len(ids)} tokens, and the model reads at most {longest}")
     if not is_pair:

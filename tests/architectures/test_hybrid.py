@@ -49,7 +49,7 @@ def make_layer(index, rngs):
 
 def make_model(rngs):
     layers = modules.Layers(make_layer, 6, rngs=rngs)
-    assert layers.groups == ((3, 2),)  # scanned in groups of three
+    assert layers.period == 3  # scanned in groups of three
     decoder = modules.Decoder(layers, norm=modules.rms_norm(WIDTH, rngs=rngs))
     return modules.LanguageModel(modules.Embedding(VOCAB, WIDTH, rngs=rngs), decoder)
 

@@ -53,4 +53,4 @@ def test_local_layers_cache_one_window():
 
 def test_layers_are_scanned_in_pairs():
     model = jax.eval_shape(lambda: make_model(nnx.Rngs(0), 4))
-    assert model.decoder.layers.groups == ((2, 2),)
+    assert model.decoder.layers.period == 2

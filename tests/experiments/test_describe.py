@@ -166,7 +166,8 @@ def test_flops_of_a_translator_are_what_xla_counts_of_each_side():
     source, target = Description.of(model, context=37).costs
 
     def read(model, tokens):
-        return model.new_cache(model.encode(tokens, mask=None).features, 37)
+        encoded = model.encode(tokens, mask=None).features
+        return model.new_cache(tokens.shape[:-1], 37, encoder_output=encoded)
 
     def write(model, tokens, cache):
         output = model.decode(tokens, None, encoder_mask=None, cache=cache)

@@ -424,7 +424,7 @@ MODELS = {
         },
     ),
     "LanguageModel: ring": module(
-        lambda rngs: language_model(rngs, decoder_layers=1),
+        lambda rngs: language_model(rngs, positions="alibi", decoder_layers=1),
         lambda model, tokens: model(tokens, cache=model.new_cache(tokens.shape[:-1], 2, ring=True)),
         tokens="int32 [..., T]",
         returns={

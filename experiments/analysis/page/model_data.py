@@ -78,6 +78,7 @@ READ: dict[type, dict[str, tuple[Any, ...]]] = {
 # Attributes that do not change what a model computes in float32, or that follow from others.
 NOT_READ = {
     *("dropout", "implementation", "dtype", "param_dtype", "max_length", "width", "cross"),
+    "deterministic",
     *("in_features", "out_features", "axis", "batch_axis", "use_bias", "kernel_init", "bias_init"),
     *("dot_general", "dot_general_cls", "precision", "preferred_element_type", "promote_dtype"),
 }

@@ -8,7 +8,6 @@ from flax import nnx
 from attention import masks
 from attention.modules import POOLINGS, Context, MeanPooling, PatchEmbedding
 from attention.modules.embeddings import patches
-from attention.modules.models import mean
 from tests.attention.modules.inputs import (
     DIMS,
     LENGTHS,
@@ -44,7 +43,7 @@ def embed_patches(config, rngs):
 class TestClassifier:
     def test_mean_by_hand(self):
         features = np.float32([[[1.0, 2], [3, 6], [np.nan, 7]]] * 3)
-        run = jitted(mean)
+        run = jitted(MeanPooling())
         means = run(features, np.array([2, 1, 0]))
         assert means.tolist() == [[2, 4], [1, 2], [0, 0]]
         assert run(features[:, :2], None).tolist() == [[2, 4]] * 3
@@ -95,11 +94,6 @@ class TestClassifier:
         alone = classify(model, TOKENS[2, : LENGTHS[2]])
         assert_close(together[2], alone)
 
-    def test_unknown_pooling(self):
-        sentence = "pooling must be one of mean, class_token .*, got 'class'; did you mean 'class_t"
-        with pytest.raises(ValueError, match=sentence):
-            classifier("class")
-
 
 class TestPatches:
     def embedding(self, **changes):
@@ -127,9 +121,6 @@ class TestPatches:
             expected += D**0.5 * np.asarray(module.positions.table[...])[:NUM_PATCHES]
         assert_close(call(module, IMAGES), expected)
         assert_close(call(module, IMAGES[0]), expected[0])
-
-    def test_use_bias(self):
-        assert self.embedding(use_bias=False).projection.bias is None
 
     def test_the_rng_drops_entries(self):
         module = self.embedding(dropout=0.25)

@@ -17,6 +17,7 @@ from attention.modules import (
     TransformerConfig,
     layer_norm,
 )
+from attention.modules.numbers import check_number, check_rate
 from tests.attention.modules.inputs import DIMS, shapes_of
 from tests.attention.primitives.inputs import jitted
 
@@ -161,12 +162,10 @@ def test_every_field_has_an_effect(field):
 
 
 class TestPerLayer:
-    def test_a_list_repeats(self):
+    def test_a_list_repeats_and_a_function_takes_the_index(self):
         config = TransformerConfig(per_layer=[{"window": 3}, {}])
         assert [config.layer(index).window for index in range(5)] == [3, None, 3, None, 3]
         assert config.layer(1).per_layer == ()
-
-    def test_a_function_of_the_index(self):
         config = TransformerConfig(per_layer=lambda index: {"hidden": 5 + index})
         assert [config.layer(index).hidden for index in range(3)] == [5, 6, 7]
 
@@ -221,6 +220,8 @@ MISSPELT = {
 }
 POSITIVE = ("width", "num_heads", "hidden", "max_length", "head_width", "value_width", "window")
 
+ABOVE_0 = ("attention_scale", "softcap", "embedding_scale", "logit_scale", "logit_softcap")
+
 
 @pytest.mark.parametrize(
     "changes, words",
@@ -228,6 +229,15 @@ POSITIVE = ("width", "num_heads", "hidden", "max_length", "head_width", "value_w
         *[({name: 0}, f"{name} must be at least 1, got 0") for name in POSITIVE],
         ({"encoder_layers": -1}, "encoder_layers must be at least 0, got -1"),
         ({"decoder_layers": -2}, "decoder_layers must be at least 0, got -2"),
+        *[
+            ({name: value}, f"{name} must be above 0 and finite, got {value}$")
+            for name in ABOVE_0
+            for value in (0, float("nan"), float("inf"))
+        ],
+        *[
+            ({"norm_epsilon": value}, f"norm_epsilon must be at least 0, got {value}$")
+            for value in (-1, float("nan"))
+        ],
         ({"dropout": 1.0}, r"dropout must be in \[0, 1\), got 1.0"),
         ({"attention_dropout": -0.1}, r"attention_dropout must be in \[0, 1\), got -0.1"),
         ({"dropout": float("nan")}, r"dropout must be in \[0, 1\), got nan"),
@@ -257,6 +267,23 @@ POSITIVE = ("width", "num_heads", "hidden", "max_length", "head_width", "value_w
 def test_values_that_do_not_fit(changes, words):
     with pytest.raises(ValueError, match=words):
         TransformerConfig(**(BASE | changes))
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("num_attention_heads", "; did you mean 'num_heads'[?]"),
+        ("hidden_size", "; did you mean 'width'[?]"),
+        ("learning_rate", ""),
+    ],
+)
+def test_nearest_names(name, nearest):
+    with pytest.raises(TypeError, match=f"a TransformerConfig has no field '{name}'{nearest}$"):
+        TransformerConfig(**{name: 4})
+
+
+def test_a_traced_number_is_not_checked():
+    jax.eval_shape(lambda x: check_number("softcap", x, above=0) or check_rate("rate", x), 2.0)
 
 
 def test_an_odd_width_with_learned_positions():

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention import attend, masks
+from attention import masks
 from attention.modules import Context
 from tests.attention.modules.inputs import (
     DIMS,
@@ -42,17 +42,6 @@ class TestLanguageModel:
         assert (model.output is None) == (tie == "output")
         assert_no_leaks(lambda given: score(model, given), TOKENS, np.tri(T, dtype=bool))
 
-    def test_layers_call_the_attention_of_the_context(self):
-        calls = []
-
-        def recorded(*arrays, **options):
-            calls.append(options["implementation"])
-            return attend(*arrays, **options)
-
-        model = language_model()
-        jax.eval_shape(lambda: model(TOKENS, attend=recorded))
-        assert calls
-
     def test_embedding_decoder_and_output(self):
         model = language_model(tie="none")
         features = jitted(lambda model: model.decoder(model.embedding(TOKENS)).features)(model)
@@ -80,10 +69,12 @@ class TestLanguageModel:
 class TestDecoding:
     """Limits of positions; tests/attention/decoding compares decoding with full passes."""
 
-    @pytest.mark.parametrize("positions", ["rotary", "sinusoidal"])
-    def test_positions_that_continue_attend_to_the_last_max_length_tokens(self, positions):
+    @pytest.mark.parametrize("positions", ["rotary", "alibi", "none"])
+    def test_other_positions_never_end_and_decoding_attends_to_the_last_max_length_tokens(
+        self, positions
+    ):
         model = language_model(positions=positions, max_length=3, decoder_layers=1)
-        assert model.max_input_length(4) == 4
+        assert model.max_input_length(4) is None
 
         @jitted
         def decode(model):
@@ -97,32 +88,24 @@ class TestDecoding:
 
         first, logits = decode(model)
         np.testing.assert_array_equal(first, TOKENS[:, 2])
-        model.embedding.max_length = None
         expected = score(model, TOKENS[:, :6], mask=masks.window(2))[:, 5]
         assert_close(logits[-1], expected, 2e-5)
 
-    @pytest.mark.parametrize("changes", [{"tie": "none"}, {}], ids=["output", "embedding"])
-    def test_an_output_of_another_width(self, changes):
-        model = language_model(**changes)
-        with pytest.raises(ValueError, match=r"^the output has width 14, and .* have width 7$"):
-            model.logits(jnp.ones((2, 7)))
-
-    @pytest.mark.parametrize("make", [language_model, masked_language_model])
-    def test_lengths_above_the_number_of_tokens(self, make):
+    def test_lengths_above_the_number_of_tokens(self):
         with pytest.raises(ValueError, match=r"lengths must lie in 0 to 7 tokens, got .*8 2"):
-            make()(TOKENS, lengths=np.array([8, 2]))
+            masked_language_model()(TOKENS, lengths=np.array([8, 2]))
 
-    def test_an_unknown_argument(self):
-        with pytest.raises(TypeError, match=r"no argument 'maks'; did you mean 'mask'[?]$"):
-            language_model()(TOKENS, maks=masks.window(2))
-
-    def test_more_tokens_than_learned_positions(self):
-        model = language_model(positions="learned")
-        sentence = "a prompt of 7 tokens and max_tokens=18 need 24 positions, .* max_length=23"
+    @pytest.mark.parametrize("positions", ["learned", "sinusoidal"])
+    def test_positions_of_embeddings_end_at_max_length(self, positions):
+        model, sentence = language_model(positions=positions), "24 tokens is longer than max_length"
+        assert model.max_input_length(18) == 6
+        with pytest.raises(ValueError, match=sentence):
+            model(tokens(1, 24))
         with pytest.raises(ValueError, match=sentence):
             model.prefill(TOKENS, np.array([7, 7]), max_tokens=18)
-        with pytest.raises(ValueError, match="max_tokens=24 is longer than max_length=23"):
-            small_translator().prefill(SENTENCES, LENGTHS, max_tokens=24)
+        translator = small_translator(positions=positions)
+        with pytest.raises(ValueError, match=sentence):
+            translator.prefill(SENTENCES, LENGTHS, max_tokens=24)
 
 
 class TestMaskedLanguageModel:

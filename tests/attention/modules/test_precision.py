@@ -151,9 +151,9 @@ def test_activations_are_constrained_by_name():
         found.add(names)
         return array
 
-    model = small_translator()
-    batch, run = ("batch", "sequence"), lambda model: model(SOURCE, TARGET, constrain=constrain)
-    jax.eval_shape(run, model)
+    model, source = small_translator(), jnp.zeros((B, S, D))
+    batch = ("batch", "sequence")
+    jax.eval_shape(lambda model: model(SOURCE, TARGET, constrain=constrain), model)
     assert found == {
         (*batch, "embed"),
         (*batch, "hidden"),
@@ -161,13 +161,10 @@ def test_activations_are_constrained_by_name():
         (*batch, "kv_heads", "head"),
         (*batch, "vocab"),
     }
-
-
-def test_keys_of_an_encoder_output_are_constrained_in_a_cache():
-    found, source = [], jnp.zeros((B, S, D))
-    model = small_translator(decoder_layers=1)
-    model.new_cache(source, T, constrain=lambda array, names: found.append(names) or array)
-    assert found == [("batch", "sequence", "kv_heads", "head")] * 2
+    found.clear()
+    given = {"encoder_output": source, "constrain": constrain}
+    jax.eval_shape(lambda model: model.new_cache((B,), T, **given), model)
+    assert found == {(*batch, "kv_heads", "head")}
 
 
 @pytest.mark.parametrize("function", [translate, jax.grad(lambda *given: translate(*given).mean())])

@@ -198,7 +198,8 @@ class TestCache:
 
         @jitted
         def in_pieces(model, first):
-            cache = model.new_cache(model.encode(SOURCE, mask=SOURCE_MASK).features, T)
+            encoded = model.encode(SOURCE, mask=SOURCE_MASK).features
+            cache = model.new_cache((B,), T, encoder_output=encoded)
             logits, options = jnp.full((B, T + 1, V), jnp.nan), {"encoder_mask": SOURCE_MASK}
             for size, lengths in ((3, first), (1, None), (1, None)):
                 columns = cache.lengths[:, None] + jnp.arange(size)[None]
@@ -227,7 +228,7 @@ class TestCache:
             at = {"encoder_positions": jnp.arange(S)[::-1]}
             options = at | {"encoder_mask": mask, "returning": ("weights",)}
             whole = model.decode(TARGET, encoder_output, **options)
-            cache, pieces = model.new_cache(encoder_output, T, **at), []
+            cache, pieces = model.new_cache((B,), T, encoder_output=encoder_output, **at), []
             for piece in (slice(0, 3), slice(3, T)):
                 output = model.decode(TARGET[:, piece], None, encoder_mask=mask, cache=cache)
                 cache = output.cache
@@ -398,8 +399,3 @@ def test_arguments_of_decode_that_do_not_fit(given, words):
     options = {"encoder_output": draw((B, S, 2 * F))[0], "encoder_mask": None} | given
     with pytest.raises((TypeError, ValueError), match=words):
         small("none").decode(TARGET, **options)
-
-
-def test_more_tokens_than_max_length():
-    with pytest.raises(ValueError, match="a source of 24 tokens is longer than max_length=23"):
-        small("none").encode(tokens(B, 24), mask=None)

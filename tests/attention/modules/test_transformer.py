@@ -17,7 +17,6 @@ from attention.modules import (
     Decoder,
     Encoder,
     EncoderDecoder,
-    Layers,
     transformer_block,
 )
 from tests.attention.modules.inputs import (
@@ -36,7 +35,7 @@ from tests.attention.modules.inputs import (
     tokens,
     translate,
 )
-from tests.attention.primitives.inputs import changed, draw, jitted
+from tests.attention.primitives.inputs import draw, jitted
 
 D, N, V, v = DIMS["DNVv"]
 SOURCE, TARGET = tokens(B, S, seed=1), tokens(B, T, seed=2)
@@ -92,7 +91,7 @@ class TestCrossAttention:
     @pytest.mark.parametrize(
         "cross, given, sentence",
         [
-            (True, {}, r"layer 0: cross-attention needs Context\(encoder_output=...\)"),
+            (True, {}, "layer 0: cross-attention needs an encoder_output"),
             (False, {"encoder_output": ENCODER_OUTPUT}, "Decoder with cross=False takes no"),
             (False, {"encoder_mask": SOURCE_MASK}, "Decoder with cross=False takes no"),
             (None, {"encoder_output": ENCODER_OUTPUT}, "Encoder with cross=False takes no"),
@@ -106,31 +105,11 @@ class TestCrossAttention:
         with pytest.raises(ValueError, match=sentence):
             jax.eval_shape(lambda m: m(INPUTS, context=Context(**given)), stack)
 
-    def test_an_encoder_of_layers_with_cross_attention(self):
-        encoder = Encoder(lambda x, context: x + context.encoder_output, cross=True)
-        output = encoder(jnp.ones(1), context=Context(encoder_output=jnp.ones(1)))
-        assert output.features.tolist() == [2]
-
-    def test_no_layer_with_cross_attention_and_no_encoder(self):
-        config = small_config(cross_attention=False)
-        jax.eval_shape(lambda: Decoder.from_config(config, cross=False, rngs=nnx.Rngs(0)))
-
-    def test_a_decoder_of_layers_has_none_by_default(self):
-        decoder = Decoder(lambda inputs: inputs)
-        with pytest.raises(ValueError, match="cross=False takes no encoder output"):
-            decoder(INPUTS, context=CROSS)
-
-
-def test_options_of_one_stack_are_not_those_of_both():
-    for name in ("positions", "lengths"):
-        with pytest.raises(TypeError, match=f"unexpected keyword argument '{name}'"):
-            small_translator()(SOURCE, TARGET, **{name: jnp.arange(T)})
-
 
 @pytest.mark.parametrize("placement", ["pre", "post"])
 def test_a_decoder_is_its_blocks_one_by_one(placement):
     decoder = stack(Decoder, norm_placement=placement)
-    assert decoder.layers.groups == ((1, 3),)
+    assert decoder.layers.period == 1
     context = replace(RETURNING, mask=masks.causal())
     output = run(decoder, context=RETURNING)
     features = INPUTS
@@ -206,13 +185,6 @@ class TestMasks:
         context = Context(mask=expected, encoder_output=ENCODER_OUTPUT)
         assert_close(ours.features, run(decoder, context=context).features)
 
-    def test_rows_and_columns_of_a_bool_array_are_not_positions(self):
-        decoder, order = stack(Decoder, decoder_layers=1), np.array([2, 0, 4, 1, 3]) + 10
-        fields = {"positions": order, "encoder_output": ENCODER_OUTPUT}
-        given = Context(**fields), Context(mask=np.ones((T, T), bool), **fields)
-        expected, ours = (run(decoder, context=each).features for each in given)
-        assert_close(ours, expected)
-
     def test_a_float_array_is_no_mask(self):
         decoder = stack(Decoder, decoder_layers=1)
         with pytest.raises(TypeError, match=r"pass score=scores.bias_array\(array\)"):
@@ -226,25 +198,6 @@ class TestMasks:
         ours = call(model, SOURCE, TARGET, encoder_mask=array, **options).logits
         mask = masks.from_function(lambda query, key: key % 2 == 0)
         assert_close(ours, call(model, SOURCE, TARGET, encoder_mask=mask, **options).logits)
-
-    def test_the_causal_mask_is_added_to_the_mask_of_every_layer(self):
-        mask = masks.segments(np.array([0, 0, 1, 1, 1]))
-        given = []
-
-        def layer(inputs, context):
-            given.append(context.mask)
-            return inputs
-
-        Decoder(layer)(INPUTS[:, :T], context=Context(mask=mask))
-        assert given[0](1, 0) and not given[0](0, 1) and not given[0](2, 1)
-
-    def test_a_decoder_that_is_not_causal(self):
-        layers = stack(Decoder, decoder_layers=1).layers
-        last = changed(INPUTS, np.s_[:, -1], INPUTS[:, -1] + 1.0)
-        for causal in (True, False):
-            decoder = Decoder(layers, causal=causal, cross=True)
-            same = run(decoder, INPUTS).features[:, 0] == run(decoder, last).features[:, 0]
-            assert same.all() == causal
 
 
 class TestPadding:
@@ -402,39 +355,3 @@ def constant(module, values):
         return jnp.full_like(leaf, next((values[end] for end in values if name.endswith(end)), 0))
 
     return jax.tree_util.tree_map_with_path(fill, module)
-
-
-class TestPytree:
-    """A module is a plain pytree for every transformation of jax."""
-
-    def test_split_and_merge(self):
-        model = small_translator()
-        again = nnx.merge(*nnx.split(model))
-        np.testing.assert_array_equal(
-            translate(again, SOURCE, TARGET, LENGTHS), translate(model, SOURCE, TARGET, LENGTHS)
-        )
-
-    def test_scan_over_training_steps(self):
-        start = stack(Encoder, encoder_layers=1)
-
-        def loss(model, inputs):
-            return (model(inputs).features ** 2).mean()
-
-        def step(model, inputs):
-            value, gradient = jax.value_and_grad(loss)(model, inputs)
-            return jax.tree.map(lambda x, slope: x - 0.1 * slope, model, gradient), value
-
-        batches = np.stack([INPUTS, INPUTS[::-1], INPUTS])
-        scanned, losses = jitted(functools.partial(jax.lax.scan, step))(start, batches)
-        model, train = start, jitted(step)
-        for inputs, value in zip(batches, losses, strict=True):
-            model, expected = train(model, inputs)
-            assert_close(value, expected)
-        assert losses[-1] < losses[0]
-        chex.assert_trees_all_close(nnx.split(scanned)[1], nnx.split(model)[1], atol=1e-4)
-
-
-def test_layers_of_an_encoder_may_be_any_callable():
-    layers = Layers(lambda index, _: Block(shift=lambda x: x + 1), 3, rngs=nnx.Rngs(0))
-    encoder = Encoder(layers, norm=lambda x: 2 * x)
-    assert_close(jitted(lambda x: encoder(x).features)(INPUTS), 2 * (INPUTS + 3))

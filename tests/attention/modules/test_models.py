@@ -1,0 +1,151 @@
+"""What all models have in common: arguments, training mode, and the printing of nnx."""
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+
+from attention import attend, masks
+from attention.modules import LanguageModel, TransformerConfig
+from attention.modules.models import source_padding
+from tests.attention.modules.inputs import (
+    assert_close,
+    classifier,
+    language_model,
+    masked_language_model,
+    small_translator,
+    tokens,
+)
+from tests.attention.primitives.inputs import jitted
+
+B, T, V = 2, 4, 17
+TOKENS, LENGTHS = tokens(B, T), [4, 2]
+VALID = np.arange(T) < np.array(LENGTHS)[:, None]
+MAKE = {
+    "language": language_model,
+    "masked language": masked_language_model,
+    "translation": small_translator,
+    "classification": classifier,
+}
+every_model = pytest.mark.parametrize("kind", MAKE)
+
+
+def made(kind, **changes):
+    """Return a model with one layer per stack, and its inputs."""
+    model = MAKE[kind](encoder_layers=1, decoder_layers=1, **changes)
+    return model, (TOKENS, TOKENS) if kind == "translation" else (TOKENS,)
+
+
+@every_model
+def test_nnx_prints_a_model_and_makes_another(kind, capsys):
+    model, inputs = made(kind)
+    tables = []
+    jax.eval_shape(lambda model: tables.append(nnx.tabulate(model, *inputs)), model)
+    assert "SelfAttention" in tables[0]
+    nnx.display(model)
+    assert "query=LinearGeneral" in capsys.readouterr().out
+    config = TransformerConfig(width=8, num_heads=2)
+    jax.eval_shape(lambda: LanguageModel.from_config(config, vocab_size=V, rngs=nnx.Rngs(0)))
+
+
+@every_model
+def test_training_mode_with_dropout_needs_a_key(kind):
+    model, inputs = made(kind, attention_dropout=0.5)
+    run = lambda **options: jax.eval_shape(lambda: model(*inputs, **options))  # noqa: E731
+    run()  # a new model is in neither mode
+    model.train()
+    with pytest.raises(ValueError, match=r"Attention has dropout=0.5: pass rng=.*model.eval\(\)"):
+        run()
+    run(rng=jax.random.key(0))
+    model.eval()
+    run()
+    model, inputs = made(kind)
+    model.train()
+    run()
+
+
+def test_a_decoder_in_training_mode_needs_a_key():
+    decoder = language_model(dropout=0.1).decoder
+    decoder.train()
+    with pytest.raises(ValueError, match=r"Residual has dropout=0.1: pass rng="):
+        decoder(np.zeros((1, 2, 14), np.float32))
+
+
+@every_model
+def test_lists_and_numpy_arrays(kind):
+    """A padding array of a source reaches cross-attention too."""
+    model, inputs = made(kind)
+    prefix = "source_" if kind == "translation" else ""
+    padded = [array.copy() for array in inputs]
+    padded[0][~VALID] = V  # out of range: the vector is NaN
+    score = jitted(lambda model, inputs, **given: model(*inputs, **given).logits)
+    expected = score(model, padded, **{f"{prefix}lengths": np.array(LENGTHS)})
+    by_list = jitted(lambda model: model(*padded, **{f"{prefix}lengths": LENGTHS}).logits)(model)
+    np.testing.assert_array_equal(by_list, expected)
+    if kind != "classification":  # a mean over all tokens
+        by_mask = score(model, padded, **{f"{prefix}mask": VALID[:, None, None, :]})
+        rows = np.s_[:] if kind == "translation" else VALID
+        assert np.isfinite(expected[rows]).all()
+        assert_close(by_mask[rows], expected[rows])
+
+
+@every_model
+def test_attend_and_unknown_arguments(kind):
+    calls = []
+
+    def recorded(*arrays, **options):
+        calls.append(options["implementation"])
+        return attend(*arrays, **options)
+
+    model, inputs = made(kind)
+    jax.eval_shape(lambda: model(*inputs, attend=recorded))
+    assert len(calls) == (3 if kind == "translation" else 1)
+    near = r"but no 'attenb'; did you mean 'attend'[?]" if kind == "translation" else "no argument"
+    with pytest.raises(TypeError, match=near):
+        model(*inputs, attenb=attend)
+
+
+@pytest.mark.parametrize(("name", "nearest"), [("attention_mask", "mask"), ("maks", "mask")])
+def test_nearest_names(name, nearest):
+    with pytest.raises(TypeError, match=rf"no argument '{name}'; did you mean '{nearest}'[?]$"):
+        language_model()(TOKENS, **{name: None})
+    with pytest.raises(TypeError, match=r"no argument 'labels'$"):
+        language_model()(TOKENS, labels=None)
+
+
+class TestSourcePadding:
+    """The mask of a source excludes its padding from cross-attention."""
+
+    @pytest.mark.parametrize(
+        "mask",
+        [
+            masks.lengths(LENGTHS),
+            masks.window(2, 2) & masks.lengths(LENGTHS, query_lengths=LENGTHS) & masks.block(2),
+            VALID[:, None, None, :],
+            masks.causal() & VALID[:, None, None, :],
+        ],
+        ids=["lengths", "with others", "array", "array and causal"],
+    )
+    def test_of_lengths_and_rows(self, mask):
+        found = np.squeeze(masks.to_array(source_padding(mask), 3, T))
+        np.testing.assert_array_equal(found, np.broadcast_to(VALID[:, None], (B, 3, T)))
+
+    @pytest.mark.parametrize("mask", [None, masks.causal(), masks.window(1, 1) & masks.full()])
+    def test_none(self, mask):
+        assert source_padding(mask) is None
+
+    @pytest.mark.parametrize(
+        "mask",
+        [
+            masks.segments([1, 1, 2, 2]),
+            ~masks.lengths(LENGTHS),
+            masks.lengths(LENGTHS) | masks.causal(),
+            np.eye(T, dtype=bool),
+        ],
+        ids=["segments", "not", "or", "pairs"],
+    )
+    def test_other_masks_need_an_encoder_mask(self, mask):
+        model, inputs = made("translation")
+        with pytest.raises(ValueError, match="source_mask does not determine the padding"):
+            model(*inputs, source_mask=mask)
+        jax.eval_shape(lambda: model(*inputs, source_mask=mask, encoder_mask=masks.full()))
