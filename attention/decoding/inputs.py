@@ -1,23 +1,39 @@
 """Inputs of `generate`, checked and as arrays by name."""
 
+import functools
 import inspect
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from numbers import Integral
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.typing import ArrayLike, DTypeLike
 
-from attention.decoding.batching import pad_lists
-from attention.decoding.processors import LogitProcessor
 from attention.decoding.program import GenerationProgram, GenerativeModel, Rows
+from attention.decoding.sampling import DecodingOptions, Greedy, LogitProcessor, Strategy
 from attention.decoding.stopping import Prefix, StoppingCriteria, check_prefix
-from attention.decoding.strategy import DecodingOptions, Greedy, Strategy
-from attention.decoding.text import Tokenizer, tokens_with
 from attention.primitives.cache import check_lengths
+
+SHORTEST = 16  # tokens: shorter inputs are padded rather than compiled for
+
+
+class Tokenizer(Protocol):
+    """Converts text to ids and back.
+
+    A tokenizer that adds special tokens to a text, such as one for its beginning, needs a keyword
+    argument of `encode` that turns this off: `special_tokens` or, as in transformers,
+    `add_special_tokens`. Stop sequences and prefixes are encoded with False, inputs by default.
+    """
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of a text."""
+
+    def decode(self, ids: list[int]) -> str:
+        """Return the text of ids."""
 
 
 def is_array(inputs: object) -> bool:
@@ -270,3 +286,67 @@ def other_rows(
             )
         rows["rng"] = jax.random.key_data(rng)
     return rows
+
+
+def stop_strings(stop: int | str | Sequence[int | str | Sequence[int]]) -> tuple[str, ...]:
+    """Return the strings among the values of `stop`."""
+    listed = [stop] if isinstance(stop, Integral | str) else stop
+    return tuple(part for part in listed if isinstance(part, str))
+
+
+def tokens_with(tokenizer: Tokenizer, string: str, before: int, vocab_size: int) -> tuple[int, ...]:
+    """Return the ids in [0, V) of the tokens whose text contains a string.
+
+    Args:
+        tokenizer: decodes each token; its answers are kept for later calls if it is hashable.
+        string: to find.
+        before: id of a token that is decoded with each of them, since the first token of a text may
+            have another text than later ones.
+        vocab_size: V.
+    """
+    find = _tokens_with if isinstance(tokenizer, Hashable) else _tokens_with.__wrapped__
+    return find(tokenizer, string, before, vocab_size)
+
+
+@functools.lru_cache(maxsize=64)
+def _tokens_with(
+    tokenizer: Tokenizer, string: str, before: int, vocab_size: int
+) -> tuple[int, ...]:
+    start = len(tokenizer.decode([before]))
+    return tuple(i for i in range(vocab_size) if string in tokenizer.decode([before, i])[start:])
+
+
+def pad_lists(rows: Sequence[Sequence[int]], width: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return int32 arrays: tokens `[B, width]`, padded with 0, and lengths `[B]`."""
+    tokens = np.zeros((len(rows), width), np.int32)
+    for row, ids in zip(tokens, rows, strict=True):
+        row[: len(ids)] = ids
+    return tokens, np.array([len(ids) for ids in rows], np.int32)
+
+
+def bucket_lengths(prompts: Sequence[Sequence[int]], buckets: Sequence[int] | None) -> list[int]:
+    """Return the lengths that inputs are padded to, by default powers of 2 from `SHORTEST`.
+
+    Raises:
+        ValueError: an input longer than all buckets.
+    """
+    longest = max(map(len, prompts), default=0)
+    if buckets is None:
+        buckets = [SHORTEST]
+        while buckets[-1] < longest:
+            buckets.append(2 * buckets[-1])
+    if longest > max(buckets):
+        raise ValueError(f"an input has {longest} tokens, and the longest bucket {max(buckets)}")
+    return sorted(buckets)
+
+
+def limit_bucket(
+    model: GenerativeModel, size: int, prompts: Sequence[Sequence[int]], max_tokens: int
+) -> int:
+    """Return a bucket that is no longer than inputs of the model can be, nor too short for any.
+
+    An input that is longer itself is refused by `prefill`.
+    """
+    limit = model.max_input_length(max_tokens) if hasattr(model, "max_input_length") else None
+    fitting = [len(ids) for ids in prompts if len(ids) <= size]
+    return size if limit is None else max(min(size, limit), *fitting, 1)

@@ -11,12 +11,10 @@ from flax import nnx
 from jax import Array
 from jax.typing import DTypeLike
 
-from attention.decoding.continuous import run_in_slots
-from attention.decoding.loop import DecodingLoop, LoopState, row_inputs
+from attention.decoding.loop import DecodingLoop, LoopState, row_inputs, run_in_slots
 from attention.decoding.output import GenerationOutput
-from attention.decoding.processors import History, check_hashable
+from attention.decoding.sampling import DecodingOptions, History, RowInputs, check_hashable
 from attention.decoding.stopping import Prefix
-from attention.decoding.strategy import DecodingOptions, RowInputs
 from attention.modules.transformer import unstack_layers
 
 Rows = dict[str, Any]

@@ -1,59 +1,29 @@
-"""Answers as text, which ends in front of stop sequences and stop strings."""
+"""Answers as text: stop strings, and streams of pieces."""
 
-import functools
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import numpy as np
+from jax import Array
+from jax.typing import ArrayLike
 
+from attention.decoding.inputs import (
+    Tokenizer,
+    array_rows,
+    bucket_lengths,
+    is_array,
+    limit_bucket,
+    pad_lists,
+    prepare,
+    stop_strings,
+)
+from attention.decoding.loop import LoopState
 from attention.decoding.output import GenerationOutput
+from attention.decoding.program import GenerativeModel, compiled
 from attention.decoding.stopping import StoppingCriteria
-
-
-class Tokenizer(Protocol):
-    """Converts text to ids and back.
-
-    A tokenizer that adds special tokens to a text, such as one for its beginning, needs a keyword
-    argument of `encode` that turns this off: `special_tokens` or, as in transformers,
-    `add_special_tokens`. Stop sequences and prefixes are encoded with False, inputs by default.
-    """
-
-    def encode(self, text: str) -> list[int]:
-        """Return the ids of a text."""
-
-    def decode(self, ids: list[int]) -> str:
-        """Return the text of ids."""
-
-
-def stop_strings(stop: int | str | Sequence[int | str | Sequence[int]]) -> tuple[str, ...]:
-    """Return the strings among the values of `stop`."""
-    listed = [stop] if isinstance(stop, Integral | str) else stop
-    return tuple(part for part in listed if isinstance(part, str))
-
-
-def tokens_with(tokenizer: Tokenizer, string: str, before: int, vocab_size: int) -> tuple[int, ...]:
-    """Return the ids in [0, V) of the tokens whose text contains a string.
-
-    Args:
-        tokenizer: decodes each token; its answers are kept for later calls if it is hashable.
-        string: to find.
-        before: id of a token that is decoded with each of them, since the first token of a text may
-            have another text than later ones.
-        vocab_size: V.
-    """
-    find = _tokens_with if isinstance(tokenizer, Hashable) else _tokens_with.__wrapped__
-    return find(tokenizer, string, before, vocab_size)
-
-
-@functools.lru_cache(maxsize=64)
-def _tokens_with(
-    tokenizer: Tokenizer, string: str, before: int, vocab_size: int
-) -> tuple[int, ...]:
-    start = len(tokenizer.decode([before]))
-    return tuple(i for i in range(vocab_size) if string in tokenizer.decode([before, i])[start:])
 
 
 @dataclass(frozen=True)
@@ -149,3 +119,105 @@ def _cut(output: GenerationOutput, lengths: np.ndarray, pad: int) -> GenerationO
         log_probs=keep(output.log_probs),
         observed=jax.tree.map(keep, output.observed),
     )
+
+
+INCOMPLETE = "\ufffd"  # at the end of a text: bytes of a character that is not complete
+
+
+def stream(
+    model: GenerativeModel,
+    inputs: ArrayLike | Sequence[Any] | str,
+    *,
+    max_tokens: int,
+    stop: int | str | Sequence[int | str | Sequence[int]] = (),
+    tokenizer: Tokenizer | None = None,
+    buckets: Sequence[int] | None = None,
+    compile: Callable[..., Any] = jax.jit,
+    **options: Any,  # noqa: ANN401 - of several types
+) -> Iterator[Any]:
+    """Yield the tokens that `generate` returns, one step at a time.
+
+    The loop runs in Python, so each token costs a call of a compiled function, and `generate` does
+    not pay for that. The arguments are those of `generate` that `prepare` takes, with these
+    differences: `inputs` may be one prompt, a string or a list of ids; `strategy` follows one
+    hypothesis per row; `pad` is yielded for rows that have ended or have no possible token; text
+    does not contain stop sequences and strings, ids do; `compile` maps functions of pytrees.
+
+    Returns:
+        An iterator over int32 `[B]`, or an id for one prompt; with a tokenizer over a list of B
+        pieces of text, or a piece for one prompt.
+
+    Raises:
+        TypeError, ValueError: as `generate`, before the first token; a strategy with hypotheses.
+    """
+    single = isinstance(inputs, str) or (
+        not is_array(inputs) and len(inputs) > 0 and isinstance(inputs[0], Integral)
+    )
+    options |= {"max_tokens": max_tokens, "stop": stop, "tokenizer": tokenizer}
+    program, prompts, rows = prepare(model, [inputs] if single else inputs, **options)
+    stopping = program.options.stopping
+    if program.options.strategy.num_beams is not None:
+        raise ValueError("stream needs a strategy that follows one hypothesis per row, not beams")
+    if prompts is not None:
+        longest = max(map(len, prompts), default=0)
+        size = next(size for size in bucket_lengths(prompts, buckets) if size >= longest)
+        padded = pad_lists(prompts, limit_bucket(model, size, prompts, max_tokens))
+        rows |= array_rows(model, *padded)
+    begun = compiled(program, "begin", compile)(model, rows)
+    steps = _steps(compiled(program, "advance", compile), *begun)
+    if tokenizer is None:
+        return (int(tokens[0]) if single else tokens for tokens, _ in steps)
+    pieces = _pieces(steps, AnswerText(tokenizer, stopping, stop_strings(stop)))
+    return (one[0] for one in pieces) if single else pieces
+
+
+def _steps(
+    advance: Callable[..., Any], model: GenerativeModel, carry: LoopState
+) -> Iterator[tuple[Array, Array]]:
+    """Yield the chosen tokens, and the lengths of the answers."""
+    more = True
+    while more:
+        carry, (*step, more) = advance(model, carry)
+        yield jax.device_get(step)
+
+
+def _pieces(steps: Iterator[tuple[Array, Array]], answer_text: AnswerText) -> Iterator[list[str]]:
+    """Yield what each token adds to the text of its row, until all rows have ended.
+
+    Text is held back while it may belong to a stop sequence, a stop string or an incomplete
+    character.
+    """
+    rows: list[tuple[list[int], str, bool]] = []  # ids, text, and whether it has ended
+    for tokens, lengths in steps:
+        rows, pieces = rows or [([], "", False)] * len(tokens), []
+        for row, (token, length) in enumerate(zip(tokens.tolist(), lengths.tolist(), strict=True)):
+            ids, before, ended = rows[row]
+            text, ended = before, ended or length <= len(ids)  # no token was possible
+            if not ended:
+                ids = [*ids, token]
+                ended = answer_text.ends(ids)
+                text = answer_text(ids) if ended else _certain(ids, before, answer_text)
+            rows[row] = ids, text, ended
+            pieces.append(text[len(before) :])
+        yield pieces
+        if all(ended for *_, ended in rows):
+            return
+
+
+def _certain(ids: list[int], before: str, answer_text: AnswerText) -> str:
+    """Return the text that remains, whatever the next tokens are."""
+    held = _begun(tuple(ids), answer_text.stopping.stop)
+    text = answer_text.tokenizer.decode(ids[: len(ids) - held])
+    text = text[: len(text) - _begun(text, answer_text.strings)]
+    return before if text.endswith(INCOMPLETE) or len(text) < len(before) else text
+
+
+def _begun(given: Sequence[Any], stops: Sequence[Sequence[Any]]) -> int:
+    """Return how many of the last ids, or letters, may begin a stop sequence, or string."""
+    begun = [
+        length
+        for stop in stops
+        for length in range(1, len(stop))
+        if given[-length:] == stop[:length]
+    ]
+    return max(begun, default=0)

@@ -45,7 +45,7 @@ Changes that made beam search faster:
 
 - **Slots are refilled.** Rows waited for the longest of their batch, and every batch allocated
   empty caches. Now the slot of a finished row is refilled at once
-  (`attention/decoding/continuous.py`). With fewer rows at once, the data of a step also stays in
+  (`attention/decoding/loop.py`). With fewer rows at once, the data of a step also stays in
   the cache of the processor.
 - **Caches are as long as the answers.** The cost of a step grows with the slots of the caches of
   keys and values. Sentences are translated in groups of similar length, with slots for half as many

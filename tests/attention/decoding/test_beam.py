@@ -18,8 +18,8 @@ from attention.decoding import (
     RepetitionPenalty,
     StoppingCriteria,
     Temperature,
+    beam,
     decode,
-    top,
 )
 from tests.attention.decoding.markov import (
     BOS,
@@ -190,8 +190,8 @@ def test_large_vocabulary_in_blocks_equals_sorted_rows(monkeypatch, end, keep_wi
     prefix = Prefix(np.array([[777, 3], [0, 0], [5, 124]]), np.array([2, 0, 1]))
 
     def run(few):
-        monkeypatch.setattr(top, "FEW", few)
-        monkeypatch.setattr(top, "LARGEST", 25)
+        monkeypatch.setattr(beam, "FEW", few)
+        monkeypatch.setattr(beam, "LARGEST", 25)
         return jax.jit(
             lambda: decode(
                 lambda state, tokens: (table[tokens % 11], state),
@@ -361,7 +361,7 @@ def test_impossible_settings_are_refused(words):
         MISTAKES[words]()
 
 
-@pytest.mark.parametrize("vocab_size", [7, 4 * top.FEW])
+@pytest.mark.parametrize("vocab_size", [7, 4 * beam.FEW])
 def test_no_rows(vocab_size):
     table = jnp.zeros((0, 1, 1, vocab_size))
     found = jax.eval_shape(

@@ -18,9 +18,8 @@ from attention.decoding import (
     StoppingCriteria,
     decode,
 )
-from attention.decoding.continuous import run_in_slots
-from attention.decoding.loop import DecodingLoop, row_inputs
-from attention.decoding.strategy import DecodingOptions
+from attention.decoding.loop import DecodingLoop, row_inputs, run_in_slots
+from attention.decoding.sampling import DecodingOptions
 from attention.primitives.cache import Constant, empty_cache
 from tests.attention.decoding.markov import BOS, END, SourceModel, random_table
 from tests.attention.primitives.inputs import jitted

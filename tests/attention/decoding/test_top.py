@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention.decoding.top import top_indices
+from attention.decoding.beam import top_indices
 from tests.attention.primitives.inputs import jitted
 
 SIZES = [(5, 1_280), (5, 16 * 607), (3, 7_919), (2, 20)]
