@@ -59,7 +59,9 @@ def predict(
     _check_max_tokens(model, decoding.max_tokens)
 
     def read(line: str) -> str:
-        _check_line(model, len(tokenizer.encode(line)), decoding.max_tokens)
+        ids = tokenizer.encode(line)
+        _check_vocabulary(model, ids)
+        _check_line(model, len(ids), decoding.max_tokens)
         return line
 
     def answer(lines: Sequence[str]) -> Iterable[Prediction]:
@@ -108,6 +110,7 @@ def explain(
         most = model.target_embedding.max_length or decoding.max_tokens
         options["max_tokens"] = min(options["max_tokens"], most)
     with as_usage_errors("--sentence: "):
+        _check_vocabulary(model, tokenizer.encode(sentence))
         example = read(model, tokenizer, sentence, options)
     found = collect(model, example)
     draw_example(found, found, into / "sentence", layer, head)
@@ -142,6 +145,18 @@ def _check_max_tokens(model: Any, max_tokens: int) -> None:  # noqa: ANN401 - an
         raise UsageError(
             f"--config.decoding.max_tokens={max_tokens} is more than the {most} tokens that the "
             "model can write"
+        )
+
+
+def _check_vocabulary(model: Any, ids: Sequence[int]) -> None:  # noqa: ANN401 - any model
+    """Raise a ValueError for a token that only the tokenizer has."""
+    if isinstance(model, EncoderDecoder):
+        size = model.input_vocab_size
+    else:
+        size = model.embedding.vocab_size
+    if max(ids, default=0) >= size:
+        raise ValueError(
+            f"the tokenizer has token {max(ids)}, and the vocabulary of the model {size} tokens"
         )
 
 
@@ -191,16 +206,33 @@ def _options(
     settings: dict[str, Any],
     model: Any,  # noqa: ANN401 - any model
 ) -> dict[str, Any]:
-    """Return arguments of `generate`; the tokens with a meaning are those of the checkpoint."""
-    end = settings.get("eos_token_id")
+    """Return arguments of `generate`; the tokens with a meaning are those of the checkpoint.
+
+    Raises:
+        UsageError: a token outside the vocabulary of the model, or more beams than tokens.
+    """
+    if decoding.num_beams > model.vocab_size:
+        raise UsageError(
+            f"--config.decoding.num_beams={decoding.num_beams} is more than the "
+            f"{model.vocab_size} tokens of the vocabulary"
+        )
+
+    def ids(name: str) -> Any:  # noqa: ANN401 - an integer, or nested lists
+        for token in jax.tree.leaves(settings.get(name)):
+            if not isinstance(token, int) or not 0 <= token < model.vocab_size:
+                raise UsageError(
+                    f"{name} of the checkpoint has token {token!r}, and the vocabulary has "
+                    f"{model.vocab_size} tokens"
+                )
+        return settings.get(name)
+
+    end = ids("eos_token_id")
     stop = [] if end is None else end if isinstance(end, list) else [end]
     strategy: Strategy = sampling(decoding) if decoding.strategy == "sample" else Greedy()
     if decoding.num_beams > 1:
         strategy = Beam(decoding.num_beams, length_penalty=GNMT(decoding.length_penalty))
-    excluded = [
-        ids for ids in settings.get("bad_words_ids") or () if ids not in [[e] for e in stop]
-    ]
-    excluded += [[token] for token in settings.get("suppress_tokens") or ()]
+    excluded = [words for words in ids("bad_words_ids") or () if words not in [[e] for e in stop]]
+    excluded += [[token] for token in ids("suppress_tokens") or ()]
     options = {
         "strategy": strategy,
         "max_tokens": decoding.max_tokens,
@@ -212,9 +244,9 @@ def _options(
     }
     if not model.is_prompted:
         names = ("decoder_start_token_id", "pad_token_id")
-        starts = [settings[name] for name in names if settings.get(name) is not None]
-        options["start"] = starts[0] if starts else 0
-        first = settings.get("forced_bos_token_id")
+        given = [name for name in names if settings.get(name) is not None]
+        options["start"] = ids(given[0]) if given else 0
+        first = ids("forced_bos_token_id")
         options["prefix"] = None if first is None else [[first]]
     return options
 

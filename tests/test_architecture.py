@@ -33,7 +33,7 @@ LIBRARY_NEEDS = {"jax", "flax", "chex"}
 NUMPY = (
     "attention/testing",
     "attention/decoding/generate.py",
-    "attention/decoding/inputs.py",
+    "attention/decoding/program.py",
     "attention/decoding/text.py",
     "attention/primitives/arguments.py",
     "attention/primitives/dot_product_attention.py",

@@ -3,7 +3,7 @@
 from attention.decoding.beam import GNMT, Beam, LengthPenalty, Power
 from attention.decoding.generate import generate
 from attention.decoding.loop import decode
-from attention.decoding.output import GenerationOutput, Prediction
+from attention.decoding.output import GenerationOutput, Prediction, Prefix, StoppingCriteria
 from attention.decoding.program import GenerativeModel
 from attention.decoding.sampling import (
     AllowedTokens,
@@ -23,7 +23,6 @@ from attention.decoding.sampling import (
     TopK,
     TopP,
 )
-from attention.decoding.stopping import Prefix, StoppingCriteria
 from attention.decoding.text import stream
 
 __all__ = [

@@ -1,4 +1,9 @@
-"""The decoding loop over any step function, for a batch and for slots that are refilled."""
+"""The decoding loop over any step function, for a batch or for slots that are refilled.
+
+In a batch the loop runs until the longest answer has ended. In slots it runs until an eighth of
+them is free, then admits new rows: continuous batching, or iteration-level scheduling (Yu et al.
+2022, "Orca", section 3).
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,7 +15,15 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
-from attention.decoding.output import GenerationOutput, Prediction, discard, select_rows
+from attention.decoding.output import (
+    GenerationOutput,
+    Prediction,
+    Prefix,
+    StoppingCriteria,
+    check_prefix,
+    discard,
+    select_rows,
+)
 from attention.decoding.sampling import (
     DecodingOptions,
     History,
@@ -20,129 +33,16 @@ from attention.decoding.sampling import (
     RowInputs,
     Strategy,
 )
-from attention.decoding.stopping import Prefix, StoppingCriteria, check_prefix
 from attention.primitives.cache import Constant
 from attention.primitives.numerics import wide
-
-Predict = Callable[[Any, Any], tuple[Prediction, Any]]
-"""`(state, tokens [B]) -> (prediction, state)`."""
-
-
-def is_constant(part: object) -> bool:
-    """Return whether a part of a state is inside `Constant`."""
-    return isinstance(part, Constant)
-
-
-def constant_leaves(state: object) -> list[bool]:
-    """Return which leaves of a state are inside `Constant`."""
-    parts = jax.tree.leaves(state, is_leaf=is_constant)
-    return [is_constant(part) for part in parts for _ in jax.tree.leaves(part)]
-
-
-def check_state(state: object, rows: int, num_steps: int) -> None:
-    """Check that leaves have the batch in front, and that caches can hold the tokens to come.
-
-    Args:
-        state: a state, or its shapes.
-        rows: B.
-        num_steps: number of tokens; passed to `check_capacity` of each part that has it.
-
-    Raises:
-        ValueError: a leaf of another shape, outside `Constant`; a cache that is too small.
-    """
-    leaves = jax.tree.leaves_with_path(state)
-    for (path, leaf), constant in zip(leaves, constant_leaves(state), strict=True):
-        if not constant and jnp.shape(leaf)[:1] != (rows,):
-            raise ValueError(
-                f"state{jax.tree_util.keystr(path)} needs the batch of {rows} rows in front, got "
-                f"shape {jnp.shape(leaf)}; what all rows share belongs into Constant"
-            )
-    for part in _parts(state, "check_capacity"):
-        if hasattr(part, "check_capacity"):
-            part.check_capacity(num_steps)
-
-
-def repeat_state(state: object, num_beams: int) -> list[Array]:
-    """Return the leaves of a state, `[W, B, *]`; those inside `Constant` are not repeated."""
-    return [
-        leaf if constant else jnp.stack([leaf] * num_beams)
-        for leaf, constant in zip(jax.tree.leaves(state), constant_leaves(state), strict=True)
-    ]
-
-
-def vmap_hypotheses(predict: Predict, like: object) -> Predict:
-    """Lift a step for B rows to W hypotheses of each, with the states of their parents.
-
-    Args:
-        predict: the step.
-        like: shapes of its state.
-
-    Returns:
-        `(leaves, NextTokens) -> (prediction with logits [W, B, V], leaves)`.
-    """
-    structure, constants = jax.tree.structure(like), constant_leaves(like)
-    axes = [None if constant else 0 for constant in constants]
-
-    def one(leaves: list[Array], tokens: Array) -> tuple[Array, object, list[Array]]:
-        prediction, state = predict(jax.tree.unflatten(structure, leaves), tokens)
-        new = [  # a step cannot change a constant
-            old if constant else leaf
-            for old, leaf, constant in zip(leaves, jax.tree.leaves(state), constants, strict=True)
-        ]
-        return prediction.logits, prediction.observed, new
-
-    vmapped = jax.vmap(one, in_axes=(axes, 1), out_axes=(0, 1, axes))
-
-    def predict_all(leaves: list[Array], last: NextTokens) -> tuple[Prediction, list[Array]]:
-        leaves = _gather_state(jax.tree.unflatten(structure, leaves), last.parents)
-        logits, observed, leaves = vmapped(leaves, last.tokens)
-        return Prediction(logits, observed), leaves
-
-    return predict_all
-
-
-def gather_hypotheses(leaf: Array, parents: Array, axis: int = 1) -> Array:
-    """Select hypotheses of each row.
-
-    Args:
-        leaf: `[B, W, *]`, or `[W, B, *]`.
-        parents: `[B, X]`.
-        axis: of W.
-
-    Returns:
-        `[B, X, *]`, or `[X, B, *]`.
-    """
-    take = jax.vmap(lambda own, parents: jnp.take(own, parents, axis=0), (1 - axis, 0), 1 - axis)
-    return take(leaf, parents)
-
-
-def _gather_state(state: object, parents: Array) -> list[Array]:
-    """Return the leaves `[W, B, *]` of the parent of each hypothesis."""
-
-    def gather(leaf: Array) -> Array:
-        return gather_hypotheses(leaf, parents, axis=0)
-
-    found = []
-    for part in _parts(state, "gather_rows"):
-        if is_constant(part):
-            found += jax.tree.leaves(part)
-        elif hasattr(part, "gather_rows"):
-            found += jax.tree.leaves(part.gather_rows(gather))
-        else:
-            found.append(gather(part))
-    return found
-
-
-def _parts(state: object, method: str) -> list[Any]:
-    """Return the constants, the parts that have a method, and the other leaves."""
-    return jax.tree.leaves(state, is_leaf=lambda x: is_constant(x) or hasattr(x, method))
-
 
 State = TypeVar("State")
 Step = Callable[[State, Array], tuple[Any, State]]
 """`(state, tokens [B]) -> (result, state)`: reads a token of each row and scores the next ones.
 
 `result` is logits `[B, V]`, or an object with the attribute `logits`, such as `Output`."""
+
+SHARE = 8  # an eighth of the slots is refilled at once, by one call of `prefill`
 
 
 class LoopState(NamedTuple):
@@ -151,7 +51,7 @@ class LoopState(NamedTuple):
     Attributes:
         index: int32 `[B]`, number of steps of each row.
         tokens: that the step reads next: `[B]`, or `NextTokens`.
-        model_state: of the step.
+        model_state: of the step; with W hypotheses per row, leaves `[W, B, *]` outside `Constant`.
         strategy_state: of the strategy.
         inputs: of each row.
     """
@@ -171,11 +71,10 @@ class DecodingLoop:
     options: DecodingOptions
 
     @cached_property
-    def predict(self) -> Predict:
+    def predict_one(self) -> Callable[[Any, Array], tuple[Prediction, Any]]:
         """The step for one hypothesis of each row, which is traced once for each shape.
 
-        Raises:
-            ValueError: logits of another batch, of a step that closes over arrays of all rows.
+        Raises a ValueError for a step that closes over arrays of all rows, at another batch.
         """
 
         def predict(state: State, tokens: Array) -> tuple[Prediction, State]:
@@ -193,43 +92,49 @@ class DecodingLoop:
         # Inlined, as arrays that the step closes over would be constants of the program.
         return jax.jit(predict, inline=True)
 
-    def first(self, state: object, start: Array) -> tuple[Any, Any]:
+    def predict(self, state: State, last: Array | NextTokens) -> tuple[Prediction, State]:
+        """Read tokens `[B]`, or those of W hypotheses of each row, from the states of parents."""
+        if self.options.strategy.num_beams is None:
+            return self.predict_one(state, last)
+        state = _gather_state(state, last.parents)
+        axes = _map_parts(lambda part: None if _is_constant(part) else 0, state)
+
+        def one(state: State, tokens: Array) -> tuple[Prediction, State]:
+            prediction, new = self.predict_one(state, tokens)
+            # A step cannot change a constant.
+            return prediction, _map_parts(
+                lambda old, new: old if _is_constant(old) else new, state, new
+            )
+
+        lifted = jax.vmap(one, in_axes=(axes, 1), out_axes=(Prediction(0, 1), axes))
+        return lifted(state, last.tokens)
+
+    def first(self, state: State, start: Array) -> tuple[State, Any]:
         """Return the state and the tokens for the first step, repeated for each hypothesis."""
         num_beams, start = self.options.strategy.num_beams, start.astype(jnp.int32)
         if num_beams is None:
             return state, start
         tokens = jnp.stack([start] * num_beams, axis=1)
-        return repeat_state(state, num_beams), NextTokens(tokens, jnp.zeros_like(tokens))
-
-    def predict_all(self, state: object) -> Predict:
-        """Return the step for all hypotheses, given shapes of the state."""
-        if self.options.strategy.num_beams is None:
-            return self.predict
-        return vmap_hypotheses(self.predict, state)
+        state = _map_parts(
+            lambda part: part if _is_constant(part) else jnp.stack([part] * num_beams), state
+        )
+        return state, NextTokens(tokens, jnp.zeros_like(tokens))
 
     def shapes(self, state: object, start: Array) -> Prediction:
-        """Return the shapes of a prediction.
-
-        Raises:
-            ValueError: a state that does not fit the batch or the number of steps.
-        """
+        """Return the shapes of a prediction; the state is checked."""
 
         def first_prediction(state: object, start: Array) -> Prediction:
             check_state(state, len(start), self.options.max_steps)
-            return self.predict_all(state)(*self.first(state, start))[0]
+            return self.predict(*self.first(state, start))[0]
 
         return jax.eval_shape(first_prediction, state, start)
 
-    def begin(
-        self, state: object, start: Array, inputs: RowInputs, active: Array | None
-    ) -> LoopState:
+    def begin(self, state: object, start: Array, inputs: RowInputs, active: Array) -> LoopState:
         """Return the first carry of the loop."""
         options = self.options
         check_state(state, len(start), options.max_steps)  # the lengths of caches may be known
         strategy_state = options.strategy.begin(options, inputs, self.shapes(state, start))
-        index = jnp.zeros(start.shape, jnp.int32)
-        if active is not None:
-            index = jnp.where(active, index, options.max_steps)
+        index = jnp.where(active, 0, options.max_steps).astype(jnp.int32)
         state, tokens = self.first(state, start)
         return LoopState(index, tokens, state, strategy_state, inputs)
 
@@ -238,37 +143,34 @@ class DecodingLoop:
         has_steps = carry.index < self.options.max_steps
         return self.options.strategy.unfinished(carry.strategy_state) & has_steps
 
-    def advance(self, predict: Predict, carry: LoopState) -> LoopState:
+    def advance(self, carry: LoopState) -> LoopState:
         """Predict and choose one token of each row."""
         index, tokens, model_state, old, inputs = carry
-        prediction, model_state = predict(model_state, tokens)
+        prediction, model_state = self.predict(model_state, tokens)
         new, tokens = self.options.strategy.select(self.options, inputs, old, index, prediction)
         # A row without steps left must not finish while the loop continues for other rows.
         new = select_rows(index < self.options.max_steps, new, old)
         return LoopState(index + 1, tokens, model_state, new, inputs)
 
-    def run(self, predict: Predict, carry: LoopState, num_ended: ArrayLike) -> LoopState:
+    def run(self, carry: LoopState, num_ended: ArrayLike) -> LoopState:
         """Advance until so many rows have ended."""
 
         def too_few(carry: LoopState) -> Array:
             return jnp.sum(~self.unfinished(carry), dtype=jnp.int32) < num_ended
 
-        return jax.lax.while_loop(too_few, lambda carry: self.advance(predict, carry), carry)
+        return jax.lax.while_loop(too_few, self.advance, carry)
 
     def run_batch(
-        self, state: object, start: Array, inputs: RowInputs, active: Array | None
+        self, state: object, start: Array, inputs: RowInputs, active: Array
     ) -> GenerationOutput:
         """Run the loop until all rows have ended."""
-        carry = self.begin(state, start, inputs, active)
-        carry = self.run(self.predict_all(state), carry, num_ended=len(start))
+        carry = self.run(self.begin(state, start, inputs, active), num_ended=len(start))
         return self.output(carry.strategy_state, active)
 
-    def output(self, strategy_state: object, active: Array | None) -> GenerationOutput:
+    def output(self, strategy_state: object, active: Array) -> GenerationOutput:
         """Return the answers, without those of rows that are unfinished or not active."""
         strategy = self.options.strategy
-        removed = strategy.unfinished(strategy_state)
-        if active is not None:
-            removed |= ~active
+        removed = strategy.unfinished(strategy_state) | ~active
         return discard(strategy.output(strategy_state), removed, self.options.stopping.pad)
 
 
@@ -283,9 +185,7 @@ def decode(
     prefix: Prefix | None = None,
     history: History | None = None,
     rng: Array | None = None,
-    active: Array | None = None,
     observe: Observe | None = None,
-    max_steps: int | None = None,
 ) -> GenerationOutput:
     """Generate tokens with a step function until every row has ended.
 
@@ -302,51 +202,23 @@ def decode(
         history: tokens `[B, P]` and length `[B]` in front of the answers, for logit processors;
             `start` by default.
         rng: `[B]` random keys, one for each row.
-        active: bool `[B]`; other rows get length 0 and score -inf, and cost no steps.
         observe: a function of the result of a step to leaves `[B, *]`, kept for each token.
-        max_steps: the step after which an unfinished row is discarded (length 0, score -inf);
-            `max_tokens` by default. Caches need to hold this many tokens.
 
     Raises:
-        TypeError: start tokens or a prefix that are not integers.
         ValueError: arguments that do not fit the batch, the vocabulary or each other; a cache that
             is too small.
     """
-    options = DecodingOptions(strategy, stopping, logit_processors, observe, max_steps)
-    if start.ndim != 1 or not jnp.issubdtype(start.dtype, jnp.integer):
-        raise TypeError(
-            f"start needs one integer token per row [B], got {start.dtype} {start.shape}"
-        )
+    options = DecodingOptions(strategy, stopping, logit_processors, observe)
+    rows = len(start)
+    if rng is not None and rng.shape[:1] != (rows,):
+        raise ValueError(f"rng needs one random key for each of {rows} rows, got {rng.shape}")
     if history is None:
         history = History(start[:, None], jnp.ones(start.shape, jnp.int32))
-    inputs = row_inputs(history, prefix, rng, stopping.max_tokens)
-    return DecodingLoop(step, options).run_batch(state, start, inputs, active)
-
-
-def row_inputs(
-    history: History, prefix: Prefix | None, rng: Array | None, max_tokens: int
-) -> RowInputs:
-    """Return the inputs of each row in int32.
-
-    Raises:
-        TypeError: a prefix that is not of integers.
-        ValueError: arguments for another number of rows.
-    """
     history = History(*(jnp.asarray(part).astype(jnp.int32) for part in history))
-    rows = len(history.length)
-    if rng is not None and rng.shape[:1] != (rows,):
-        raise ValueError(
-            f"rng needs one random key for each of {rows} rows, as "
-            f"jax.random.split(rng, {rows}) makes them, got shape {rng.shape}"
-        )
-    return RowInputs(history, check_prefix(prefix, rows, max_tokens), rng)
-
-
-Requests = TypeVar("Requests")
-Tree = TypeVar("Tree")
-Prefill = Callable[[Requests], tuple[Any, Array]]
-
-SHARE = 8  # an eighth of the slots is refilled at once, by one call of `prefill`
+    if prefix is not None:
+        prefix = check_prefix(prefix, rows, stopping.max_tokens)
+    inputs, active = RowInputs(history, prefix, rng), jnp.ones(rows, bool)
+    return DecodingLoop(step, options).run_batch(state, start, inputs, active)
 
 
 class ContinuousBatch(NamedTuple):
@@ -367,8 +239,8 @@ class ContinuousBatch(NamedTuple):
 
 def run_in_slots(
     loop: DecodingLoop,
-    prefill: Prefill,
-    requests: Requests,
+    prefill: Callable[[Any], tuple[Any, Array]],
+    requests: Any,  # noqa: ANN401 - a pytree
     inputs: RowInputs,
     active: Array,
     slots: int,
@@ -390,11 +262,8 @@ def run_in_slots(
     state, start = jax.eval_shape(prefill, _shapes_of_rows(requests, refill))
     prediction = loop.shapes(*_shapes_of_rows((state, start), num_slots))
     strategy_states = strategy.begin(loop.options, inputs, prediction)
-    if not total:
-        return loop.output(strategy_states, active)
     numbered = jnp.arange(1, total + 1, dtype=jnp.int32)
     end = jnp.max(jnp.where(active, numbered, 0), initial=0)  # after the last active row
-    predict = loop.predict_all(state)
 
     def admit(rows: Array) -> LoopState:
         some = (active, requests, strategy_states, inputs)
@@ -411,7 +280,7 @@ def run_in_slots(
         admitted = batch.admitted + refill
         num_ended = jnp.where(admitted < end, refill, num_slots)
         return ContinuousBatch(
-            loop.run(predict, carry, num_ended),
+            loop.run(carry, num_ended),
             batch.rows.at[free].set(rows),
             admitted,
             _store(batch.strategy_states, *ended),
@@ -421,7 +290,10 @@ def run_in_slots(
     shapes = jax.eval_shape(admit, no_rows[:refill])
     axes = jax.tree.map(lambda _: 0, shapes)  # of the slots; hypotheses are in front of them
     if strategy.num_beams is not None:
-        axes = axes._replace(model_state=[0 if fixed else 1 for fixed in constant_leaves(state)])
+        model_axes = _map_parts(
+            lambda part: jax.tree.map(lambda _: 0, part) if _is_constant(part) else 1, state
+        )
+        axes = axes._replace(model_state=model_axes)
     empty = jax.tree.map(partial(_zeros, num_slots), axes, shapes)
     empty = empty._replace(index=jnp.full_like(no_rows, max_steps))
     batch = ContinuousBatch(empty, no_rows, jnp.int32(0), strategy_states)
@@ -430,14 +302,14 @@ def run_in_slots(
     return loop.output(found, active)
 
 
-def _shapes_of_rows(tree: Tree, number: int) -> Tree:
+def _shapes_of_rows(tree: State, number: int) -> State:
     """Return the shapes of so many rows of leaves `[Q, *]`."""
     return jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct((number, *leaf.shape[1:]), leaf.dtype), tree
     )
 
 
-def _take(tree: Tree, rows: Array) -> Tree:
+def _take(tree: State, rows: Array) -> State:
     """Return rows `[F]` of leaves `[Q, *]`; the last one for a number out of range."""
     return jax.tree.map(lambda leaf: jnp.take(leaf, rows, axis=0, mode="clip"), tree)
 
@@ -452,6 +324,55 @@ def _zeros(num_slots: int, axis: int, like: jax.ShapeDtypeStruct) -> Array:
     return jnp.zeros((*like.shape[:axis], num_slots, *like.shape[axis + 1 :]), like.dtype)
 
 
-def _store(states: Tree, rows: Array, found: Tree) -> Tree:
+def _store(states: State, rows: Array, found: State) -> State:
     """Write the states of rows `[F]` into those of all; a number out of range is dropped."""
     return jax.tree.map(lambda all_, some: all_.at[rows].set(some, mode="drop"), states, found)
+
+
+def check_state(state: object, rows: int, num_steps: int) -> None:
+    """Raise a ValueError for leaves without B rows, and for caches without space for all steps.
+
+    `state` may be its shapes; parts with `check_capacity` check the number of steps.
+    """
+    for path, part in jax.tree.leaves_with_path(state, is_leaf=_is_constant):
+        if not _is_constant(part) and jnp.shape(part)[:1] != (rows,):
+            raise ValueError(
+                f"state{jax.tree_util.keystr(path)} needs the batch of {rows} rows in front, got "
+                f"shape {jnp.shape(part)}; what all rows share belongs into Constant"
+            )
+    for part in jax.tree.leaves(state, is_leaf=_is_part("check_capacity")):
+        if hasattr(part, "check_capacity"):
+            part.check_capacity(num_steps)
+
+
+def gather_hypotheses(leaf: Array, parents: Array, axis: int = 1) -> Array:
+    """Select the parents `[B, X]` of `[B, W, *]`; with axis 0, of `[W, B, *]`."""
+    take = jax.vmap(lambda own, parents: jnp.take(own, parents, axis=0), (1 - axis, 0), 1 - axis)
+    return take(leaf, parents)
+
+
+def _gather_state(state: State, parents: Array) -> State:
+    """Return the state of the parent of each hypothesis."""
+    gather = partial(gather_hypotheses, parents=parents, axis=0)
+
+    def gather_part(part: Any) -> Any:  # noqa: ANN401 - of a user
+        if _is_constant(part):
+            return part
+        return part.gather_rows(gather) if hasattr(part, "gather_rows") else gather(part)
+
+    return jax.tree.map(gather_part, state, is_leaf=_is_part("gather_rows"))
+
+
+def _map_parts(function: Callable[..., Any], *states: State) -> State:
+    """Map the leaves of states; constants are mapped whole."""
+    return jax.tree.map(function, *states, is_leaf=_is_constant)
+
+
+def _is_constant(part: object) -> bool:
+    """Return whether a part of a state is inside `Constant`, which hypotheses share."""
+    return isinstance(part, Constant)
+
+
+def _is_part(method: str) -> Callable[[object], bool]:
+    """Return a function that is True for constants and for parts with a method."""
+    return lambda part: _is_constant(part) or hasattr(part, method)

@@ -1,6 +1,14 @@
-"""Logit processors and strategies: greedy decoding and sampling."""
+"""Logit processors, and strategies that choose the next tokens: the protocol, greedy, sampling.
 
-import inspect
+Logit processors are functions `(logits [..., V], History) -> logits`, applied in the order in which
+they are given. In sampling they receive logits, in beam search log-probabilities of each hypothesis
+(as in Hugging Face Transformers), and their results are summed; the early stop of beam search is
+exact if no result exceeds 0. -inf excludes a token. A row, or a hypothesis of beam search, of which
+every token is excluded ends without an answer.
+
+The classes compute in float32, or in float64, and raise a ValueError for values out of range.
+"""
+
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
@@ -14,13 +22,22 @@ from jax import Array
 from attention.decoding.output import (
     GenerationOutput,
     Prediction,
+    Prefix,
+    StoppingCriteria,
     append,
+    at_index,
+    check_integer,
     discard,
     empty_output,
+    unit_axes,
 )
-from attention.decoding.stopping import Prefix, StoppingCriteria, at_index
+from attention.primitives.numerics import wide
 
-LIMIT = 1e30  # of temperatures and their inverses: quotients stay far from overflow in float32
+State = TypeVar("State")
+Observe = Callable[[Any], Any]
+"""Maps the result of a step to a pytree with leaves `[B, *]`, which is kept for each token."""
+
+LIMIT = 1e30  # of factors and their inverses: quotients stay far from overflow in float32
 
 
 class History(NamedTuple):
@@ -39,127 +56,70 @@ class History(NamedTuple):
 LogitProcessor = Callable[[Array, History], Array]
 
 
-def check_processors(processors: Sequence[LogitProcessor]) -> None:
-    """Raise a TypeError if these are not functions `(logits, history) -> logits`."""
-    if callable(processors):
-        raise TypeError(
-            f"logit_processors needs a sequence of functions, got {_name(processors)} alone"
-        )
-    for processor in processors:
-        try:
-            inspect.signature(processor).bind("logits", "history")
-        except TypeError:
-            raise TypeError(
-                f"logit processor {_name(processor)} needs the arguments (logits, history)"
-            ) from None
-        except ValueError:  # the signature of some compiled functions is not known
-            pass
-
-
-def check_hashable(processors: Sequence[LogitProcessor]) -> None:
-    """Raise a TypeError if compiled programs cannot be found again by these processors."""
-    for processor in processors:
-        try:
-            hash(processor)
-        except TypeError as error:
-            raise TypeError(
-                f"logit processor {_name(processor)} must be hashable ({error}): use a frozen "
-                "dataclass without arrays, or jax.tree_util.Partial(function, array), made once"
-            ) from None
-
-
-def apply_processor(processor: LogitProcessor, logits: Array, history: History) -> Array:
-    """Return the processed logits.
-
-    Raises:
-        TypeError: a function that cannot be traced, or that returns no array.
-        ValueError: logits of another shape.
-    """
-    try:
-        processed = processor(logits, history)
-    except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError) as error:
-        raise TypeError(
-            f"logit processor {_name(processor)} needs the values of a traced array: use jnp.where "
-            "in place of if, and jnp in place of NumPy"
-        ) from error
-    if not hasattr(processed, "shape"):
-        got = type(processed).__name__
-        raise TypeError(f"logit processor {_name(processor)} must return logits, got {got}")
-    if processed.shape != logits.shape:
-        raise ValueError(
-            f"logit processor {_name(processor)} maps logits of shape {logits.shape} to shape "
-            f"{processed.shape}"
-        )
-    return processed
-
-
-def _name(processor: object) -> str:
-    return getattr(processor, "__name__", type(processor).__name__)
-
-
 @dataclass(frozen=True)
 class Temperature:
-    """Divide logits by `value`: below 1 likely tokens gain, above 1 unlikely ones."""
+    """Divide logits by `temperature`: below 1 likely tokens gain, above 1 unlikely ones."""
 
-    value: float
+    temperature: float
 
     def __post_init__(self) -> None:
-        if not 1 / LIMIT <= self.value <= LIMIT:
-            raise ValueError(
-                f"temperature must be between {1 / LIMIT:g} and {LIMIT:g}, got {self.value}; "
-                "for 0 use Greedy"
-            )
+        _check_factor("temperature", self.temperature, "; for 0 use Greedy")
 
     def __call__(self, logits: Array, history: History | None = None) -> Array:
-        return logits / self.value
+        (logits,) = wide(logits)
+        return logits / self.temperature
 
 
 @dataclass(frozen=True)
 class TopK:
-    """Keep the `number` most likely tokens; first of equal ones (Fan et al. 2018, section 5)."""
+    """Keep the `top_k` most likely tokens; first of equal ones (Fan et al. 2018, section 5)."""
 
-    number: int
+    top_k: int
 
     def __post_init__(self) -> None:
-        _check_integer("top_k", self.number)
+        check_integer("top_k", self.top_k, 1)
 
     def __call__(self, logits: Array, history: History | None = None) -> Array:
-        number = min(int(self.number), logits.shape[-1])
+        (logits,) = wide(logits)
+        number = min(int(self.top_k), logits.shape[-1])
         smallest = jax.lax.top_k(logits, number)[0][..., -1:]
         return _keep_first(logits, smallest, number)
 
 
 @dataclass(frozen=True)
 class TopP:
-    """Keep the fewest most likely tokens of total probability `mass` (Holtzman et al. 2020)."""
+    """Keep the fewest most likely tokens of total probability `top_p` (Holtzman et al. 2020)."""
 
-    mass: float
+    top_p: float
 
     def __post_init__(self) -> None:
-        _check_share("top_p", self.mass)
+        _check_share("top_p", self.top_p)
 
     def __call__(self, logits: Array, history: History | None = None) -> Array:
-        if self.mass == 1:
+        (logits,) = wide(logits)
+        if self.top_p == 1:
             return logits  # a rounded sum could reach 1 before the last token
         descending = -jnp.sort(-logits, axis=-1)
         probabilities = jax.nn.softmax(descending, axis=-1)
         above = jnp.cumsum(probabilities, axis=-1) - probabilities
-        number = (above < self.mass).sum(-1, keepdims=True, dtype=jnp.int32)
+        number = (above < self.top_p).sum(-1, keepdims=True, dtype=jnp.int32)
+        number = jnp.maximum(number, 1)  # a very small `top_p` is rounded to 0
         smallest = jnp.take_along_axis(descending, number - 1, axis=-1)
         return _keep_first(logits, smallest, number)
 
 
 @dataclass(frozen=True)
 class MinP:
-    """Keep tokens at least `share` times as likely as the most likely one (Nguyen et al. 2024)."""
+    """Keep tokens at least `min_p` times as likely as the most likely one (Nguyen et al. 2024)."""
 
-    share: float
+    min_p: float
 
     def __post_init__(self) -> None:
-        _check_share("min_p", self.share)
+        _check_share("min_p", self.min_p)
 
     def __call__(self, logits: Array, history: History | None = None) -> Array:
-        least = logits.max(axis=-1, keepdims=True) + math.log(self.share)
+        (logits,) = wide(logits)
+        least = logits.max(axis=-1, keepdims=True) + math.log(self.min_p)
         return jnp.where(logits < least, -jnp.inf, logits)
 
 
@@ -173,10 +133,10 @@ class RepetitionPenalty:
     penalty: float
 
     def __post_init__(self) -> None:
-        if not 0 < self.penalty < math.inf:
-            raise ValueError(f"repetition penalty must be positive, got {self.penalty}")
+        _check_factor("repetition penalty", self.penalty)
 
     def __call__(self, logits: Array, history: History) -> Array:
+        (logits,) = wide(logits)
         valid = _counted(history.tokens) < history.length[..., None]
         is_repeated = _mark(history.tokens, valid, logits.shape[-1])
         penalized = jnp.where(logits > 0, logits / self.penalty, logits * self.penalty)
@@ -190,7 +150,7 @@ class NoRepeatNgram:
     size: int
 
     def __post_init__(self) -> None:
-        _check_integer("the size of an n-gram", self.size)
+        check_integer("the size of an n-gram", self.size, 1)
 
     def __call__(self, logits: Array, history: History) -> Array:
         tokens, length, before = history.tokens, history.length, self.size - 1
@@ -221,28 +181,6 @@ class AllowedTokens:
         return jnp.where(jnp.broadcast_to(self.allowed(history), logits.shape), logits, -jnp.inf)
 
 
-def join_history(before: History, tokens: Array, index: Array) -> History:
-    """Return the history of answers.
-
-    Args:
-        before: tokens `[B, P]`, length `[B]`, in front of the answers.
-        tokens: `[B, *, L]`, the answers.
-        index: `[B]`, number of tokens of each answer.
-
-    Returns:
-        Tokens `[B, *, P + L]`, length `[B, *]`.
-    """
-    axes = tuple(range(1, tokens.ndim - 1))
-    length = jnp.broadcast_to(jnp.expand_dims(before.length, axes), tokens.shape[:-1])[..., None]
-    front = jnp.expand_dims(before.tokens, axes)
-    front = jnp.broadcast_to(front, (*tokens.shape[:-1], front.shape[-1]))
-    places = _counted(jnp.concatenate([front, tokens], axis=-1))
-    prompt = jnp.take_along_axis(front, places, axis=-1, mode="clip")
-    answer = jnp.take_along_axis(tokens, places - length, axis=-1, mode="clip")
-    joined = jnp.where(places < length, prompt, answer)
-    return History(joined, length[..., 0] + jnp.expand_dims(index, axes))
-
-
 def _counted(tokens: Array) -> Array:
     """Return the index of each of tokens `[..., L]`, from 0."""
     return jax.lax.broadcasted_iota(jnp.int32, tokens.shape, tokens.ndim - 1)
@@ -264,70 +202,14 @@ def _keep_first(logits: Array, smallest: Array, number: int | Array) -> Array:
     return jnp.where((logits < smallest) | excess, -jnp.inf, logits)
 
 
-def _check_integer(name: str, value: float) -> None:
-    if value < 1 or value % 1:
-        raise ValueError(f"{name} must be an integer of at least 1, got {value}")
+def _check_factor(name: str, value: float, hint: str = "") -> None:
+    if not 1 / LIMIT <= value <= LIMIT:
+        raise ValueError(f"{name} must be between {1 / LIMIT:g} and {LIMIT:g}, got {value}{hint}")
 
 
 def _check_share(name: str, value: float) -> None:
     if not 0 < value <= 1:
         raise ValueError(f"{name} must be in (0, 1], got {value}")
-
-
-State = TypeVar("State")
-Observe = Callable[[Any], Any]
-"""Maps the result of a step to a pytree with leaves `[B, *]`, which is kept for each token."""
-
-
-@dataclass(frozen=True)
-class DecodingOptions:
-    """Static options of a decoding loop, common to all rows; the fields are those of `decode`.
-
-    Raises:
-        TypeError: a strategy or a logit processor that is none.
-        ValueError: a number of steps outside [1, max_tokens].
-    """
-
-    strategy: "Strategy"
-    stopping: StoppingCriteria
-    logit_processors: Sequence[LogitProcessor] = ()
-    observe: Observe | None = None
-    max_steps: int | None = None
-
-    def __post_init__(self) -> None:
-        most = self.stopping.max_tokens
-        if isinstance(self.strategy, type) or not hasattr(self.strategy, "select"):
-            raise TypeError(
-                "strategy needs an instance, such as Greedy() or Sample(top_k=40), "
-                f"got {self.strategy!r}"
-            )
-        check_processors(self.logit_processors)
-        object.__setattr__(self, "logit_processors", tuple(self.logit_processors))
-        object.__setattr__(self, "max_steps", most if self.max_steps is None else self.max_steps)
-        if not 1 <= self.max_steps <= most:
-            raise ValueError(
-                f"max_steps must be between 1 and max_tokens {most}, got {self.max_steps}"
-            )
-
-    def process(self, logits: Array, inputs: "RowInputs", tokens: Array, index: Array) -> Array:
-        """Apply `min_tokens` and the logit processors to `[B, *, V]`.
-
-        Args:
-            logits: scores of the next token.
-            inputs: of each row.
-            tokens: `[B, *, L]`, the answers.
-            index: `[B]`, number of tokens of each answer.
-        """
-        if self.stopping.min_tokens > 1:
-            ids = jax.lax.broadcasted_iota(
-                jnp.int32, (1,) * (logits.ndim - 1) + logits.shape[-1:], logits.ndim - 1
-            )
-            logits = jnp.where(self.stopping.too_early(ids, index, tokens), -jnp.inf, logits)
-        if self.logit_processors:
-            history = join_history(inputs.history, tokens, index)
-            for processor in self.logit_processors:
-                logits = apply_processor(processor, logits, history)
-        return logits
 
 
 class RowInputs(NamedTuple):
@@ -342,6 +224,58 @@ class RowInputs(NamedTuple):
     history: History
     prefix: Prefix | None
     rng: Array | None
+
+    def history_with(self, tokens: Array, index: Array) -> History:
+        """Return the history `[B, *, P + L]` of answers `[B, *, L]` of `index` `[B]` tokens."""
+        front, length = (
+            jnp.expand_dims(leaf, tuple(range(1, tokens.ndim - 1))) for leaf in self.history
+        )
+        front = jnp.broadcast_to(front, (*tokens.shape[:-1], front.shape[-1]))
+        joined = jnp.concatenate([front, tokens], axis=-1)
+        places, padding = _counted(joined), front.shape[-1] - length[..., None]
+        places = jnp.where(places < length[..., None], places, places + padding)
+        joined = jnp.take_along_axis(joined, places, axis=-1, mode="clip")
+        length = length + unit_axes(index, tokens.ndim - 1)
+        return History(joined, jnp.broadcast_to(length, tokens.shape[:-1]))
+
+
+@dataclass(frozen=True)
+class DecodingOptions:
+    """Static options of a decoding loop, common to all rows; the fields are those of `decode`.
+
+    Rows that are unfinished after `max_steps`, by default `max_tokens`, get length 0 and score
+    -inf; caches need to hold so many tokens.
+    """
+
+    strategy: "Strategy"
+    stopping: StoppingCriteria
+    logit_processors: Sequence[LogitProcessor] = ()
+    observe: Observe | None = None
+    max_steps: int | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.strategy, type) or not hasattr(self.strategy, "select"):
+            raise TypeError(f"strategy needs an instance, such as Greedy(), got {self.strategy!r}")
+        object.__setattr__(self, "logit_processors", tuple(self.logit_processors))
+        object.__setattr__(self, "max_steps", self.max_steps or self.stopping.max_tokens)
+
+    def process(self, logits: Array, inputs: RowInputs, tokens: Array, index: Array) -> Array:
+        """Apply `min_tokens` and the logit processors to scores of the next token `[B, *, V]`.
+
+        `tokens` are the answers `[B, *, L]`, and `index` `[B]` is the number of their tokens.
+        Raises a ValueError for a logit processor that returns another shape.
+        """
+        if self.stopping.min_tokens > 1:
+            shape = (1,) * (logits.ndim - 1) + logits.shape[-1:]
+            ids = jax.lax.broadcasted_iota(jnp.int32, shape, logits.ndim - 1)
+            logits = jnp.where(self.stopping.too_early(ids, index, tokens), -jnp.inf, logits)
+        history = inputs.history_with(tokens, index) if self.logit_processors else None
+        for processor in self.logit_processors:
+            processed, shape = processor(logits, history), logits.shape
+            if jnp.shape(processed) != shape:
+                raise ValueError(f"{processor} maps {shape} logits to {jnp.shape(processed)}")
+            logits = processed
+        return logits
 
 
 class NextTokens(NamedTuple):
@@ -369,15 +303,9 @@ class Strategy(Protocol[State]):
     num_beams: int | None
 
     def begin(self, options: DecodingOptions, inputs: RowInputs, like: Prediction) -> State:
-        """Return the state before the first token.
+        """Return the state before the first token, given shapes of a prediction of some rows.
 
-        Args:
-            options: common to all rows.
-            inputs: of each row.
-            like: shapes of a prediction, for any number of rows.
-
-        Raises:
-            ValueError: options that do not fit the strategy.
+        Raises a ValueError for options that do not fit the strategy.
         """
 
     def select(
@@ -388,10 +316,9 @@ class Strategy(Protocol[State]):
         index: Array,
         prediction: Prediction,
     ) -> tuple[State, Array | NextTokens]:
-        """Choose token number `index` `[B]`.
+        """Choose token number `index` `[B]`; return the state and what the step reads next.
 
-        Returns:
-            The state, and the tokens that the step reads next: `[B]`, or `NextTokens` of W.
+        That is tokens `[B]`, or `NextTokens` of W hypotheses.
         """
 
     def unfinished(self, state: State) -> Array:
@@ -418,18 +345,13 @@ class TokenStrategy:
 
     @abstractmethod
     def choose(self, logits: Array, rng: Array | None) -> Array:
-        """Choose a token of each row.
+        """Choose a token of each row, int `[B]`.
 
-        Args:
-            logits: `[B, V]`, after the logit processors.
-            rng: `[B]` random keys, different at each step; None if none were given.
-
-        Returns:
-            int `[B]`.
+        `logits` `[B, V]` are those after the logit processors. The random keys `[B]` are different
+        at each step, and None if none were given.
         """
 
     def begin(self, options: DecodingOptions, inputs: RowInputs, like: Prediction) -> TokenState:
-        """Return answers without a token."""
         shape = inputs.history.length.shape
         output = empty_output(shape, options.max_steps, options.stopping.pad, like)
         return TokenState(output, jnp.zeros(shape, bool))
@@ -442,7 +364,6 @@ class TokenStrategy:
         index: Array,
         prediction: Prediction,
     ) -> tuple[TokenState, Array]:
-        """Choose token number `index` `[B]` of each row that has not ended."""
         stopping, prefix, logits = options.stopping, inputs.prefix, prediction.logits
         processed = options.process(logits, inputs, state.output.tokens, index)
         rng = None if inputs.rng is None else jax.vmap(jax.random.fold_in)(inputs.rng, index)
@@ -450,7 +371,9 @@ class TokenStrategy:
         if prefix is not None:
             is_forced = index < prefix.lengths
             chosen = jnp.where(is_forced, at_index(prefix.tokens, index), chosen)
-        log_prob, impossible = _log_prob(logits, chosen), _at(processed, chosen) == -jnp.inf
+        peak, rest = log_normalizer(logits)
+        log_prob = (_at(logits, chosen) - peak - rest)[:, 0]
+        impossible = _at(processed, chosen)[:, 0] == -jnp.inf
         if prefix is not None:
             log_prob = jnp.where(is_forced, 0, log_prob)
             impossible &= ~is_forced
@@ -463,11 +386,9 @@ class TokenStrategy:
         return TokenState(output, state.finished | ended | impossible), next_tokens
 
     def unfinished(self, state: TokenState) -> Array:
-        """Return which rows need more tokens: bool `[B]`."""
         return ~state.finished
 
     def output(self, state: TokenState) -> GenerationOutput:
-        """Return the answers, `...` = B."""
         return state.output
 
 
@@ -476,8 +397,6 @@ class Greedy(TokenStrategy):
     """Choose the most likely token; of equal ones, the first."""
 
     def choose(self, logits: Array, rng: Array | None) -> Array:
-        """Choose a token of each row."""
-        del rng
         return jnp.argmax(logits, axis=-1)
 
 
@@ -494,7 +413,7 @@ class Sample(TokenStrategy):
         min_p: smallest probability, as a share of the largest one.
 
     Raises:
-        ValueError: a value out of range.
+        ValueError: a value out of range; when decoding begins, no random keys.
     """
 
     temperature: float = 1.0
@@ -506,17 +425,11 @@ class Sample(TokenStrategy):
         self._processors()
 
     def begin(self, options: DecodingOptions, inputs: RowInputs, like: Prediction) -> TokenState:
-        """Return answers without a token.
-
-        Raises:
-            ValueError: no random keys.
-        """
         if inputs.rng is None:
             raise ValueError("sampling needs random numbers: pass rng=jax.random.key(seed)")
         return super().begin(options, inputs, like)
 
     def choose(self, logits: Array, rng: Array | None) -> Array:
-        """Draw a token of each row."""
         for processor in self._processors():
             logits = processor(logits)
         return jax.vmap(jax.random.categorical)(rng, logits)
@@ -528,13 +441,17 @@ class Sample(TokenStrategy):
         return found
 
 
-def _log_prob(logits: Array, tokens: Array) -> Array:
-    """Return the log-probability of tokens `[B]` by logits `[B, V]`."""
-    peak = logits.max(axis=-1)
-    rest = jnp.log(jnp.exp(logits - peak[:, None]).sum(axis=-1))
-    return _at(logits, tokens) - peak - rest
+def log_normalizer(logits: Array) -> tuple[Array, Array]:
+    """Return two parts `[..., 1]` of the logsumexp: the largest logit and the rest.
+
+    Both are 0 where all logits are -inf, so that log-probabilities are -inf and not NaN.
+    """
+    peak = logits.max(axis=-1, keepdims=True)
+    peak = jnp.where(peak == -jnp.inf, 0, peak)
+    total = jnp.exp(logits - peak).sum(axis=-1, keepdims=True)
+    return peak, jnp.log(jnp.where(total == 0, 1, total))
 
 
 def _at(logits: Array, tokens: Array) -> Array:
-    """Return the entries `[B]` of logits `[B, V]` for tokens `[B]`."""
-    return jnp.take_along_axis(logits, tokens[:, None], axis=-1)[:, 0]
+    """Return the entries `[B, 1]` of logits `[B, V]` for tokens `[B]`."""
+    return jnp.take_along_axis(logits, tokens[:, None], axis=-1)

@@ -151,6 +151,50 @@ def test_attention_of_a_released_model(generate, tmp_path):
     }
 
 
+@pytest.mark.parametrize(
+    ("folder", "field", "value"),
+    [
+        ("gpt2", "eos_token_id", 10**6),
+        ("gpt2", "eos_token_id", [3, -1]),
+        ("gpt2", "bad_words_ids", [[3], [4, -1]]),
+        ("gpt2", "suppress_tokens", [-1]),
+        ("gpt2", "suppress_tokens", ["3"]),
+        ("bart", "decoder_start_token_id", 43),
+        ("bart", "forced_bos_token_id", -1),
+    ],
+)
+def test_ids_of_a_checkpoint_outside_the_vocabulary(generate, tmp_path, folder, field, value):
+    copy = shutil.copytree(f"{CHECKPOINTS}/{folder}", tmp_path / folder)
+    if not (copy / "tokenizer.json").is_file():
+        shutil.copy(f"{CHECKPOINTS}/gpt2/tokenizer.json", copy)
+    (copy / "generation_config.json").write_text(json.dumps({field: value}))
+    status, output, error = generate(copy, "--config.decoding.max_tokens=4")
+    assert (status, output) == (2, "")
+    assert re.search(rf"{field} of the checkpoint has token .*, and the vocabulary has \d+", error)
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("num_beams", [1, 2])
+def test_line_with_a_token_that_only_the_tokenizer_has(generate, tmp_path, num_beams):
+    """The line has a message, and those before and after it are continued."""
+    tokenizers = pytest.importorskip("tokenizers")
+    folder = shutil.copytree(f"{CHECKPOINTS}/gpt2", tmp_path / "gpt2")
+    size = json.loads((folder / "config.json").read_text())["vocab_size"]
+    words = tokenizers.models.WordLevel({f"w{i}": i for i in range(size + 1)}, unk_token="w1")
+    tokenizer = tokenizers.Tokenizer(words)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    flags = "--config.decoding.max_tokens=3", f"--config.decoding.num_beams={num_beams}"
+    status, output, error = generate(folder, *flags, given=f"w4\nw5 w{size}\nw6\n")
+    first, second, third = output.split("\n")[:3]
+    assert status == 1 and first.startswith("w4") and not second and third.startswith("w6")
+    message = f"the tokenizer has token {size}, and the vocabulary of the model {size} tokens"
+    assert error == f"line 2: {message}\n"
+    flags = "--mode=explain", f"--sentence=w{size}", f"--workdir={tmp_path}"
+    status, _, error = generate(folder, *flags)
+    assert status == 2 and f"--sentence: {message}" in error
+
+
 def labels(folder):
     with (folder / "decoder.csv").open(newline="") as file:
         places = dict.fromkeys((row["key"], row["key token"]) for row in csv.DictReader(file))
@@ -180,6 +224,16 @@ def labels(folder):
             "decoding.strategy must be one of auto, sample, greedy, got 'greed'",
         ),
         ("gpt2", ["--config.decoding.num_beams=0"], "decoding.num_beams must be at least 1, got 0"),
+        (
+            "gpt2",
+            ["--config.decoding.num_beams=1000000", "--config.decoding.max_tokens=4"],
+            "--config.decoding.num_beams=1000000 is more than the ",
+        ),
+        (
+            "gpt2",
+            ["--config.decoding.length_penalty=nan"],
+            "decoding.length_penalty must be finite, got nan",
+        ),
         ("nothing", [], "nothing is not a folder: load needs one with config.json"),
         (
             "gpt2",
