@@ -47,8 +47,9 @@ PREFIX = Prefix(
     ids=["none", "long", "short"],
 )
 def test_wide_beam_finds_the_best_of_all_answers(penalty, min_tokens, keep_width):
+    """There are more beams than tokens."""
     stopping = StoppingCriteria(4, END, min_tokens)
-    table = random_table(B, 17, branches=2, seed=3)
+    table = random_table(B, 9, branches=2, seed=3)
     found = search(table, PREFIX, strategy=Beam(17, 3, penalty, keep_width), stopping=stopping)
     lengths = set()
     for row in range(B):
@@ -203,17 +204,6 @@ def test_top_indices_equal_those_of_top_k(length):
         changed(values, np.s_[0, 0, 0, 5], np.inf)
     )
     np.testing.assert_array_equal(found, expected)
-
-
-@pytest.mark.parametrize("keep_width", [False, True])
-def test_more_beams_than_tokens_find_all_answers(keep_width):
-    stopping, table = StoppingCriteria(3, END), random_table(B, 6, branches=2, seed=3)
-    found = search(table, PREFIX, strategy=Beam(9, 9, None, keep_width), stopping=stopping)
-    for row in range(B):
-        answers = Reference(table[row], PREFIXES[row], stopping).all_answers()
-        assert (np.asarray(found.lengths[row]) > 0).sum() == min(9, len(answers))
-        for rank, expected in enumerate(answers[:9]):
-            np.testing.assert_allclose(found.scores[row, rank], expected[0], rtol=1e-5)
 
 
 @pytest.mark.parametrize("vocab_size", [7, 2 * SORTED])
