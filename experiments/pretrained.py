@@ -217,22 +217,24 @@ def _options(
             f"{model.vocab_size} tokens of the vocabulary"
         )
 
-    def ids(name: str) -> Any:  # noqa: ANN401 - an integer, or nested lists
-        for token in jax.tree.leaves(settings.get(name)):
+    def ids(name: str) -> list[Any]:
+        """Return the ids of a field, or lists of ids: none if it is null."""
+        found = settings.get(name)
+        for token in jax.tree.leaves(found):
             if not isinstance(token, int) or not 0 <= token < model.vocab_size:
                 raise UsageError(
                     f"{name} of the checkpoint has token {token!r}, and the vocabulary has "
                     f"{model.vocab_size} tokens"
                 )
-        return settings.get(name)
+        return found if isinstance(found, list) else [] if found is None else [found]
 
-    end = ids("eos_token_id")
-    stop = [] if end is None else end if isinstance(end, list) else [end]
+    stop = ids("eos_token_id")
     strategy: Strategy = sampling(decoding) if decoding.strategy == "sample" else Greedy()
     if decoding.num_beams > 1:
         strategy = Beam(decoding.num_beams, length_penalty=GNMT(decoding.length_penalty))
-    excluded = [words for words in ids("bad_words_ids") or () if words not in [[e] for e in stop]]
-    excluded += [[token] for token in ids("suppress_tokens") or ()]
+    excluded = [words if isinstance(words, list) else [words] for words in ids("bad_words_ids")]
+    excluded = [words for words in excluded if words not in [[end] for end in stop]]
+    excluded += [[token] for token in ids("suppress_tokens")]
     options = {
         "strategy": strategy,
         "max_tokens": decoding.max_tokens,
@@ -245,9 +247,9 @@ def _options(
     if not model.is_prompted:
         names = ("decoder_start_token_id", "pad_token_id")
         given = [name for name in names if settings.get(name) is not None]
-        options["start"] = ids(given[0]) if given else 0
-        first = ids("forced_bos_token_id")
-        options["prefix"] = None if first is None else [[first]]
+        options["start"] = ids(given[0])[0] if given else 0
+        forced = ids("forced_bos_token_id")
+        options["prefix"] = [forced] if forced else None
     return options
 
 

@@ -18,7 +18,7 @@ from attention.decoding import (
     StoppingCriteria,
     Temperature,
 )
-from attention.decoding.beam import SORTED, top_indices
+from attention.decoding.beam import top_indices
 from tests.attention.decoding.markov import (
     BOS,
     CALLS,
@@ -204,15 +204,6 @@ def test_top_indices_equal_those_of_top_k(length):
         changed(values, np.s_[0, 0, 0, 5], np.inf)
     )
     np.testing.assert_array_equal(found, expected)
-
-
-@pytest.mark.parametrize("vocab_size", [7, 2 * SORTED])
-def test_no_rows(vocab_size):
-    table = jnp.zeros((0, 1, 1, vocab_size))
-    found = jax.eval_shape(
-        lambda: search(table, strategy=Beam(2, 2), stopping=StoppingCriteria(6, END))
-    )
-    assert found.tokens.shape == (0, 2, 6)
 
 
 NAN = float("nan")
