@@ -260,14 +260,17 @@ def top_indices(values: Array, k: int) -> Array:
     The k largest are in the k blocks with the largest maxima, so of a large V only those blocks are
     sorted. On a CPU that takes 1.9 ms in place of 4.7 for W 5, B 20, V 10,000 and k 5.
     """
-    values = jnp.where(jnp.isnan(values), jnp.inf, values)
+
+    def largest(values: Array) -> Array:
+        return jax.lax.top_k(jnp.where(jnp.isnan(values), jnp.inf, values), k)[1]
+
     *outer, length = values.shape
     size = next((size for size in range(128, 7, -1) if length % size == 0), length)
     if length < SORTED or length // size <= k:
-        return jax.lax.top_k(values, k)[1]
+        return largest(values)
     blocks = values.reshape(*outer, length // size, size)
-    which = jnp.sort(jax.lax.top_k(blocks.max(axis=-1), k)[1], axis=-1)  # keeps the order of ties
+    which = jnp.sort(largest(blocks.max(axis=-1)), axis=-1)  # keeps the order of ties
     blocks = jnp.take_along_axis(blocks, which[..., None], axis=-2)
-    found = jax.lax.top_k(blocks.reshape(*outer, k * size), k)[1]
+    found = largest(blocks.reshape(*outer, k * size))
     block, offset = jnp.divmod(found, size)
     return size * jnp.take_along_axis(which, block, axis=-1) + offset

@@ -241,7 +241,7 @@ class RowInputs(NamedTuple):
 
 @dataclass(frozen=True)
 class DecodingOptions:
-    """Static options of a decoding loop, common to all rows; the fields are those of `decode`.
+    """Static options of a decoding loop, common to all rows; see `decode`.
 
     Rows that are unfinished after `max_steps`, by default `max_tokens`, get length 0 and score
     -inf; caches need to hold so many tokens.
