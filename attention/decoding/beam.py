@@ -261,16 +261,17 @@ def top_indices(values: Array, k: int) -> Array:
     sorted. On a CPU that takes 1.9 ms in place of 4.7 for W 5, B 20, V 10,000 and k 5.
     """
 
-    def largest(values: Array) -> Array:
-        return jax.lax.top_k(jnp.where(jnp.isnan(values), jnp.inf, values), k)[1]
+    def without_nan(values: Array) -> Array:
+        return jnp.where(jnp.isnan(values), jnp.inf, values)
 
     *outer, length = values.shape
     size = next((size for size in range(128, 7, -1) if length % size == 0), length)
     if length < SORTED or length // size <= k:
-        return largest(values)
+        return jax.lax.top_k(without_nan(values), k)[1]
     blocks = values.reshape(*outer, length // size, size)
-    which = jnp.sort(largest(blocks.max(axis=-1)), axis=-1)  # keeps the order of ties
+    which = jax.lax.top_k(without_nan(blocks).max(axis=-1), k)[1]
+    which = jnp.sort(which, axis=-1)  # keeps the order of ties
     blocks = jnp.take_along_axis(blocks, which[..., None], axis=-2)
-    found = largest(blocks.reshape(*outer, k * size))
+    found = jax.lax.top_k(without_nan(blocks).reshape(*outer, k * size), k)[1]
     block, offset = jnp.divmod(found, size)
     return size * jnp.take_along_axis(which, block, axis=-1) + offset
