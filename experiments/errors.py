@@ -84,6 +84,12 @@ def check_positive(name: str, given: float) -> None:
         raise ValueError(f"{name} must be a number above 0, got {given}")
 
 
+def check_finite(name: str, given: float) -> None:
+    """Raise a `ValueError` for NaN and infinities."""
+    if not math.isfinite(given):
+        raise ValueError(f"{name} must be finite, got {given}")
+
+
 def check_share(name: str, given: float) -> None:
     """Raise a `ValueError` for a number outside [0, 1)."""
     if not 0 <= given < 1:

@@ -59,7 +59,9 @@ def predict(
     _check_max_tokens(model, decoding.max_tokens)
 
     def read(line: str) -> str:
-        _check_line(model, tokenizer.encode(line), decoding.max_tokens)
+        ids = tokenizer.encode(line)
+        _check_vocabulary(model, ids)
+        _check_line(model, len(ids), decoding.max_tokens)
         return line
 
     def answer(lines: Sequence[str]) -> Iterable[Prediction]:
@@ -108,6 +110,7 @@ def explain(
         most = model.target_embedding.num_positions or decoding.max_tokens
         options["max_tokens"] = min(options["max_tokens"], most)
     with as_usage_errors("--sentence: "):
+        _check_vocabulary(model, tokenizer.encode(sentence))
         example = read(model, tokenizer, sentence, options)
     found = collect(model, example)
     draw_example(found, found, into / "sentence", layer, head)
@@ -145,11 +148,20 @@ def _check_max_tokens(model: Any, max_tokens: int) -> None:  # noqa: ANN401 - an
         )
 
 
-def _check_line(model: Any, ids: Sequence[int], max_tokens: int) -> None:  # noqa: ANN401 - any model
-    """Raise a ValueError if the model cannot read the tokens and write `max_tokens` more."""
-    if (largest := max(ids, default=0)) >= model.vocab_size:
-        raise ValueError(f"token {largest} is not one of the {model.vocab_size} of the model")
-    num_tokens = len(ids)
+def _check_vocabulary(model: Any, ids: Sequence[int]) -> None:  # noqa: ANN401 - any model
+    """Raise a ValueError for a token that only the tokenizer has."""
+    if isinstance(model, EncoderDecoder):
+        size = model.input_vocab_size
+    else:
+        size = model.embedding.vocab_size
+    if max(ids, default=0) >= size:
+        raise ValueError(
+            f"the tokenizer has token {max(ids)}, and the vocabulary of the model {size} tokens"
+        )
+
+
+def _check_line(model: Any, num_tokens: int, max_tokens: int) -> None:  # noqa: ANN401 - any model
+    """Raise a ValueError if the model cannot read so many tokens and write `max_tokens` more."""
     longest, most = model.max_input_length(max_tokens), model.max_input_length(1)
     if longest is None or num_tokens <= longest:
         return
@@ -197,32 +209,32 @@ def _options(
     """Return arguments of `generate`; the tokens with a meaning are those of the checkpoint.
 
     Raises:
-        UsageError: ids outside of the vocabulary, or more beams than it has words.
+        UsageError: a token outside the vocabulary of the model, or more beams than tokens.
     """
-    used = ["eos_token_id", "bad_words_ids", "suppress_tokens"]
-    if not model.is_prompted:
-        used += ["decoder_start_token_id", "pad_token_id", "forced_bos_token_id"]
-    for name in used:
-        for token in jax.tree.leaves(settings.get(name)):
-            if not (isinstance(token, int) and 0 <= token < model.vocab_size):
-                raise UsageError(
-                    f"{name} of the checkpoint contains {token!r}, which is not one of the "
-                    f"{model.vocab_size} ids of the model"
-                )
     if decoding.num_beams > model.vocab_size:
         raise UsageError(
-            f"decoding.num_beams must be at most the {model.vocab_size} words of the model, "
-            f"got {decoding.num_beams}"
+            f"--config.decoding.num_beams={decoding.num_beams} is more than the "
+            f"{model.vocab_size} tokens of the vocabulary"
         )
-    end = settings.get("eos_token_id")
-    stop = [] if end is None else end if isinstance(end, list) else [end]
+
+    def ids(name: str) -> list[Any]:
+        """Return the ids of a field, or lists of ids: none if it is null."""
+        found = settings.get(name)
+        for token in jax.tree.leaves(found):
+            if not isinstance(token, int) or not 0 <= token < model.vocab_size:
+                raise UsageError(
+                    f"{name} of the checkpoint has token {token!r}, and the vocabulary has "
+                    f"{model.vocab_size} tokens"
+                )
+        return found if isinstance(found, list) else [] if found is None else [found]
+
+    stop = ids("eos_token_id")
     strategy: Strategy = sampling(decoding) if decoding.strategy == "sample" else Greedy()
     if decoding.num_beams > 1:
         strategy = Beam(decoding.num_beams, length_penalty=GNMT(decoding.length_penalty))
-    excluded = [
-        ids for ids in settings.get("bad_words_ids") or () if ids not in [[e] for e in stop]
-    ]
-    excluded += [[token] for token in settings.get("suppress_tokens") or ()]
+    excluded = [words if isinstance(words, list) else [words] for words in ids("bad_words_ids")]
+    excluded = [words for words in excluded if words not in [[end] for end in stop]]
+    excluded += [[token] for token in ids("suppress_tokens")]
     options = {
         "strategy": strategy,
         "max_tokens": decoding.max_tokens,
@@ -234,10 +246,10 @@ def _options(
     }
     if not model.is_prompted:
         names = ("decoder_start_token_id", "pad_token_id")
-        starts = [settings[name] for name in names if settings.get(name) is not None]
-        options["start"] = starts[0] if starts else 0
-        first = settings.get("forced_bos_token_id")
-        options["prefix"] = None if first is None else [[first]]
+        given = [name for name in names if settings.get(name) is not None]
+        options["start"] = ids(given[0])[0] if given else 0
+        forced = ids("forced_bos_token_id")
+        options["prefix"] = [forced] if forced else None
     return options
 
 

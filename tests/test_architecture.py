@@ -32,7 +32,8 @@ LIBRARY_NEEDS = {"jax", "flax", "chex"}
 # to make arrays without compiling anything.
 NUMPY = (
     "attention/testing",
-    "attention/decoding/batching.py",
+    "attention/decoding/generate.py",
+    "attention/decoding/program.py",
     "attention/decoding/text.py",
     "attention/primitives/arguments.py",
     "attention/primitives/dot_product_attention.py",

@@ -1,33 +1,29 @@
 """Text generation: `generate` and `stream` for models, `decode` for any step function."""
 
-from attention.decoding.beam import Beam
+from attention.decoding.beam import GNMT, Beam, LengthPenalty, Power
 from attention.decoding.generate import generate
-from attention.decoding.length_penalty import GNMT, LengthPenalty, Power
 from attention.decoding.loop import decode
-from attention.decoding.output import GenerationOutput, Prediction
-from attention.decoding.processors import (
+from attention.decoding.output import GenerationOutput, Prediction, Prefix, StoppingCriteria
+from attention.decoding.program import GenerativeModel
+from attention.decoding.sampling import (
     AllowedTokens,
+    DecodingOptions,
+    Greedy,
     History,
     LogitProcessor,
     MinP,
+    NextTokens,
     NoRepeatNgram,
     RepetitionPenalty,
-    Temperature,
-    TopK,
-    TopP,
-)
-from attention.decoding.program import GenerativeModel
-from attention.decoding.stopping import Prefix, StoppingCriteria
-from attention.decoding.strategy import (
-    DecodingOptions,
-    Greedy,
-    NextTokens,
     RowInputs,
     Sample,
     Strategy,
+    Temperature,
     TokenStrategy,
+    TopK,
+    TopP,
 )
-from attention.decoding.stream import stream
+from attention.decoding.text import stream
 
 __all__ = [
     "GNMT",

@@ -1,25 +1,68 @@
 """Beam search: the best of several hypotheses that are extended side by side."""
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from numbers import Integral
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from attention.decoding.hypotheses import gather_hypotheses
-from attention.decoding.length_penalty import LengthPenalty
+from attention.decoding.loop import gather_hypotheses
 from attention.decoding.output import (
     GenerationOutput,
     Prediction,
     append,
+    at_index,
+    check_integer,
     empty_output,
-    unit_axes,
 )
-from attention.decoding.stopping import at_index
-from attention.decoding.strategy import DecodingOptions, NextTokens, RowInputs
-from attention.decoding.top import at_indices, block_maxima, nan_as_largest, top_indices
+from attention.decoding.sampling import DecodingOptions, NextTokens, RowInputs, log_normalizer
+
+SORTED = 4_096  # tokens below which sorting all of them is faster
+
+LengthPenalty = Callable[[Array], Array]
+"""Maps lengths (floats, at least 1) to positive divisors; monotone, in either direction."""
+
+
+@dataclass(frozen=True)
+class GNMT:
+    """`((5 + n) / 6) ** alpha` (Wu et al. 2016, equation 14, without coverage).
+
+    Attributes:
+        alpha: 0 for no penalty; above 0, long hypotheses gain.
+    """
+
+    alpha: float
+
+    def __post_init__(self) -> None:
+        _check_finite("alpha", self.alpha)
+
+    def __call__(self, length: Array) -> Array:
+        return ((5 + length) / 6) ** self.alpha
+
+
+@dataclass(frozen=True)
+class Power:
+    """`n ** exponent`, as `length_penalty` of Hugging Face Transformers and `lenpen` of fairseq.
+
+    Attributes:
+        exponent: 1 for the mean log-probability; above 0, long hypotheses gain.
+    """
+
+    exponent: float
+
+    def __post_init__(self) -> None:
+        _check_finite("exponent", self.exponent)
+
+    def __call__(self, length: Array) -> Array:
+        return length**self.exponent
+
+
+def _check_finite(name: str, value: float) -> None:
+    if not math.isfinite(value):
+        raise ValueError(f"{name} of a length penalty must be finite, got {value}")
 
 
 class BeamState(NamedTuple):
@@ -69,12 +112,9 @@ class Beam:
     keep_width: bool = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.num_beams, Integral) or self.num_beams < 1:
-            raise ValueError(f"num_beams must be an integer of at least 1, got {self.num_beams}")
-        if self.n_best is not None and not 1 <= self.n_best <= self.num_beams:
-            raise ValueError(
-                f"n_best must be between 1 and num_beams {self.num_beams}, got {self.n_best}"
-            )
+        check_integer("num_beams", self.num_beams, 1)
+        if self.n_best is not None:
+            check_integer("n_best", self.n_best, 1, self.num_beams)
         if self.length_penalty is not None and not callable(self.length_penalty):
             raise TypeError(
                 "length_penalty must be a function of lengths, such as Power(1.0), "
@@ -82,17 +122,6 @@ class Beam:
             )
 
     def begin(self, options: DecodingOptions, inputs: RowInputs, like: Prediction) -> BeamState:
-        """Return one hypothesis without a token for each row.
-
-        Raises:
-            ValueError: more beams than tokens in the vocabulary.
-        """
-        vocab_size = like.logits.shape[-1]
-        if self.num_beams > vocab_size:
-            raise ValueError(
-                f"num_beams must be at most the {vocab_size} tokens of the vocabulary, "
-                f"got {self.num_beams}"
-            )
         shape = (*inputs.history.length.shape, self.num_beams)
         live = empty_output(shape, options.max_steps, options.stopping.pad, like)
         live = live._replace(scores=live.scores.at[:, 1:].set(-jnp.inf))
@@ -101,11 +130,9 @@ class Beam:
         return BeamState(live, finished, jnp.full(shape[:1], self.num_beams, jnp.int32))
 
     def unfinished(self, state: BeamState) -> Array:
-        """Return which rows have live hypotheses: bool `[B]`."""
         return _exists(state.live.scores).any(axis=1)
 
     def output(self, state: BeamState) -> GenerationOutput:
-        """Return the best answers, `...` = B, n_best, or B."""
         if self.n_best is not None:
             return state.finished
         return jax.tree.map(lambda leaf: leaf[:, 0], state.finished)
@@ -118,7 +145,6 @@ class Beam:
         index: Array,
         prediction: Prediction,
     ) -> tuple[BeamState, NextTokens]:
-        """Extend the live hypotheses, collect those that end, and stop rows that are decided."""
         stopping, length = options.stopping, index + 1
         found, parents = self._extend(options, inputs, state, index, prediction)
         exists, rank = _exists(found.scores), jnp.arange(parents.shape[1], dtype=jnp.int32)[None]
@@ -130,13 +156,9 @@ class Beam:
         ends |= exists & is_live & (length == stopping.max_tokens)[:, None]
 
         divisor = self._divisor(inputs, length, found.scores)[:, None]
-        scores = jnp.where(ends, found.scores / divisor, -jnp.inf)
-        pool = jax.tree.map(
-            lambda *leaves: jnp.concatenate(leaves, 1),
-            state.finished,
-            found._replace(scores=scores),
-        )
-        _, best = jax.lax.top_k(nan_as_largest(pool.scores), self.n_best or 1)
+        ended = found._replace(scores=jnp.where(ends, found.scores / divisor, -jnp.inf))
+        pool = jax.tree.map(lambda *leaves: jnp.concatenate(leaves, 1), state.finished, ended)
+        best = top_indices(pool.scores, self.n_best or 1)
         finished = jax.tree.map(lambda leaf: gather_hypotheses(leaf, best), pool)
 
         width = state.width
@@ -161,91 +183,50 @@ class Beam:
         index: Array,
         prediction: Prediction,
     ) -> tuple[GenerationOutput, Array]:
-        """Return the most likely extensions, best first, and their parents `[B, X]`.
+        """Return the X most likely extensions, best first, and their parents `[B, X]`.
 
-        An extension has an index in `[W·V]`: V times the number of its parent, plus its token.
+        Of one hypothesis, the most likely are those with the largest logits, unless there are logit
+        processors, so that few log-probabilities are computed.
         """
-        logits, stopping = prediction.logits, options.stopping
+        logits, prefix = prediction.logits, inputs.prefix
         num_beams, _, vocab_size = logits.shape
         number = num_beams
         if self.keep_width:  # so many that num_beams of them do not end
-            number = min((1 + max(1, len(stopping.last_ids))) * num_beams, num_beams * vocab_size)
-        peak = block_maxima(logits).max(axis=-1)  # `top_indices` uses the same maxima
-        no_token = peak == -jnp.inf  # of a hypothesis: its extensions have -inf, not NaN
-        peak = jnp.where(no_token, 0, peak)
-        total = jnp.exp(logits - peak.T[..., None]).sum(axis=-1).T
-        rest = jnp.log(jnp.where(no_token, 1, total))
+            number *= 1 + max(1, len({ids[-1] for ids in options.stopping.stop}))
+            number = min(number, num_beams * vocab_size)
+        if prefix is not None:  # its token has probability 1
+            is_forced = (index < prefix.lengths)[None, :, None]
+            ids = jax.lax.broadcasted_iota(jnp.int32, (1, 1, vocab_size), 2)
+            is_next = ids == at_index(prefix.tokens, index)[None, :, None]
+            logits = jnp.where(is_forced, jnp.where(is_next, 0.0, -jnp.inf), logits)
+        peak, rest = log_normalizer(logits)
+        values = logits - peak - rest if options.logit_processors else logits
+        values = jnp.moveaxis(values, 0, 1)
+        values = options.process(values, inputs, state.live.tokens, index)
+        values = jnp.moveaxis(values, 1, 0)  # the layout of the logits, so that none are copied
+        if prefix is not None:
+            values = jnp.where(is_forced, logits, values)
+        tokens = top_indices(values, min(number, vocab_size))  # [W, B, K]
+        log_prob = jnp.take_along_axis(logits, tokens, axis=-1) - peak - rest
+        values = jnp.take_along_axis(values, tokens, axis=-1)
+        scores = values if options.logit_processors else log_prob
+        # Scores of a hypothesis that does not exist may be anything, NaN included.
+        before = state.live.scores.T[..., None]
+        scores = jnp.where(_exists(before) & _exists(values), before + scores, -jnp.inf)
 
-        def of_parents(values: Array, places: Array) -> Array:
-            return jnp.take_along_axis(values, places // vocab_size, axis=1)[..., None]
-
-        def log_probs(logits: Array, places: Array) -> Array:
-            """Return log-probabilities `[B, X, S]` of successive tokens from each place on."""
-            found = logits - of_parents(peak, places) - of_parents(rest, places)
-            return _with_prefix(found, _tokens_at(places, found, vocab_size), index, inputs)
-
-        def totals(logits: Array, places: Array) -> Array:
-            found = log_probs(logits, places)
-            if stopping.min_tokens > 1:
-                early = stopping.too_early(_tokens_at(places, found, vocab_size), index)
-                found = jnp.where(early & _has_no_prefix(index, inputs, 3), -jnp.inf, found)
-            before = of_parents(state.live.scores, places)
-            # Scores of a hypothesis that does not exist may be anything, NaN included.
-            return jnp.where(_exists(before), before + found, -jnp.inf)
-
-        values, score, exceptions = logits, totals, None
-        if options.logit_processors or (stopping.min_tokens > 1 and stopping.sequences):
-            normalized = logits - peak.T[..., None] - rest.T[..., None]
-            values = self._processed(options, inputs, state, index, normalized)
-            score = _identity
-        else:
-            exceptions = self._exceptions(options, inputs, index, vocab_size)
-        places = top_indices(values, number, score, exceptions)
-        scores = score(at_indices(values, places)[..., None], places)[..., 0]
-        log_prob = log_probs(at_indices(logits, places)[..., None], places)[..., 0]
+        shape = len(index), num_beams * tokens.shape[-1]
+        flat = [jnp.moveaxis(one, 0, 1).reshape(shape) for one in (scores, tokens, log_prob)]
+        best = top_indices(flat[0], number)
+        parents = best // tokens.shape[-1]
+        scores, tokens, log_prob = (jnp.take_along_axis(each, best, axis=1) for each in flat)
         if not self.keep_width:
             rank = jnp.arange(number, dtype=jnp.int32)[None]
             scores = jnp.where(rank < state.width[:, None], scores, -jnp.inf)
-
-        parents, tokens = jnp.divmod(places, vocab_size)
         live, observed = jax.tree.map(
             lambda leaf: gather_hypotheses(leaf, parents), (state.live, prediction.observed)
         )
         live = append(live, index, tokens, log_prob, observed, _exists(scores))
         return live._replace(scores=scores), parents
-
-    def _processed(
-        self,
-        options: DecodingOptions,
-        inputs: RowInputs,
-        state: BeamState,
-        index: Array,
-        log_probs: Array,
-    ) -> Array:
-        """Return the scores of all extensions `[W, B, V]`, for any logit processors."""
-        found = jnp.moveaxis(log_probs, 0, 1)
-        found = options.process(found, inputs, state.live.tokens, index)
-        ids = jnp.arange(found.shape[-1], dtype=jnp.int32)[None, None]
-        found = _with_prefix(found, ids, index, inputs)
-        before = state.live.scores[..., None]
-        return jnp.moveaxis(jnp.where(_exists(before), before + found, -jnp.inf), 1, 0)
-
-    def _exceptions(
-        self, options: DecodingOptions, inputs: RowInputs, index: Array, vocab_size: int
-    ) -> Array | None:
-        """Return ids `[B, E]` of tokens that may be ordered differently from their logits."""
-        found = []
-        if options.stopping.min_tokens > 1 and options.stopping.stop:
-            ids = [number for number in options.stopping.last_ids if 0 <= number < vocab_size]
-            ids = jnp.array(ids, jnp.int32)[None]
-            found.append(jnp.broadcast_to(ids, (len(index), ids.size)))
-        if inputs.prefix is not None:
-            found.append(at_index(inputs.prefix.tokens, index)[:, None])
-        if not found:
-            return None
-        ids = jnp.concatenate(found, axis=1)[..., None]
-        parents = jnp.arange(self.num_beams, dtype=jnp.int32)[None, None]
-        return (ids + vocab_size * parents).reshape(len(index), -1)
 
     def _bound(
         self, options: DecodingOptions, inputs: RowInputs, scores: Array, length: Array
@@ -273,27 +254,24 @@ def _exists(scores: Array) -> Array:
     return scores != -jnp.inf
 
 
-def _identity(scores: Array, places: Array) -> Array:
-    del places
-    return scores
+def top_indices(values: Array, k: int) -> Array:
+    """Return the indices of the k largest of `[..., V]`: `[..., k]`, in order; NaN is the largest.
 
+    The k largest are in the k blocks with the largest maxima, so of a large V only those blocks are
+    sorted. On a CPU that takes 1.9 ms in place of 4.7 for W 5, B 20, V 10,000 and k 5.
+    """
 
-def _tokens_at(places: Array, block: Array, vocab_size: int) -> Array:
-    """Return the ids of successive tokens `[B, X, S]` from each place `[B, X]` on."""
-    after = jnp.arange(block.shape[-1], dtype=places.dtype)[None, None]
-    return places[..., None] % vocab_size + after
+    def without_nan(values: Array) -> Array:
+        return jnp.where(jnp.isnan(values), jnp.inf, values)
 
-
-def _has_no_prefix(index: Array, inputs: RowInputs, ndim: int) -> Array:
-    """Return which rows are past their prefix, bool `[B, 1, ...]` of `ndim` axes."""
-    lengths = jnp.zeros_like(index) if inputs.prefix is None else inputs.prefix.lengths
-    return unit_axes(index >= lengths, ndim)
-
-
-def _with_prefix(log_probs: Array, tokens: Array, index: Array, inputs: RowInputs) -> Array:
-    """Give the token of the prefix log-probability 0 and exclude all others, where there is one."""
-    if inputs.prefix is None:
-        return log_probs
-    token = at_index(inputs.prefix.tokens, index)[:, None, None]
-    forced = jnp.where(tokens == token, 0, -jnp.inf).astype(log_probs.dtype)
-    return jnp.where(_has_no_prefix(index, inputs, log_probs.ndim), log_probs, forced)
+    *outer, length = values.shape
+    size = next((size for size in range(128, 7, -1) if length % size == 0), length)
+    if length < SORTED or length // size <= k:
+        return jax.lax.top_k(without_nan(values), k)[1]
+    blocks = values.reshape(*outer, length // size, size)
+    which = jax.lax.top_k(without_nan(blocks).max(axis=-1), k)[1]
+    which = jnp.sort(which, axis=-1)  # keeps the order of ties
+    blocks = jnp.take_along_axis(blocks, which[..., None], axis=-2)
+    found = jax.lax.top_k(without_nan(blocks).reshape(*outer, k * size), k)[1]
+    block, offset = jnp.divmod(found, size)
+    return size * jnp.take_along_axis(which, block, axis=-1) + offset

@@ -1,8 +1,13 @@
-"""The decoding loop over any step function, and `decode`, which runs it for a batch."""
+"""The decoding loop over any step function, for a batch or for slots that are refilled.
+
+In a batch the loop runs until the longest answer has ended. In slots it runs until an eighth of
+them is free, then admits new rows: continuous batching, or iteration-level scheduling (Yu et al.
+2022, "Orca", section 3).
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -10,17 +15,25 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
-from attention.decoding.hypotheses import Predict, check_state, repeat_state, vmap_hypotheses
-from attention.decoding.output import GenerationOutput, Prediction, discard, select_rows
-from attention.decoding.processors import History, LogitProcessor
-from attention.decoding.stopping import Prefix, StoppingCriteria, check_prefix
-from attention.decoding.strategy import (
+from attention.decoding.output import (
+    GenerationOutput,
+    Prediction,
+    Prefix,
+    StoppingCriteria,
+    check_prefix,
+    discard,
+    select_rows,
+)
+from attention.decoding.sampling import (
     DecodingOptions,
+    History,
+    LogitProcessor,
     NextTokens,
     Observe,
     RowInputs,
     Strategy,
 )
+from attention.primitives.cache import Constant
 from attention.primitives.numerics import wide
 
 State = TypeVar("State")
@@ -29,6 +42,8 @@ Step = Callable[[State, Array], tuple[Any, State]]
 
 `result` is logits `[B, V]`, or an object with the attribute `logits`, such as `Output`."""
 
+SHARE = 8  # an eighth of the slots is refilled at once, by one call of `prefill`
+
 
 class LoopState(NamedTuple):
     """The carry of the loop.
@@ -36,7 +51,7 @@ class LoopState(NamedTuple):
     Attributes:
         index: int32 `[B]`, number of steps of each row.
         tokens: that the step reads next: `[B]`, or `NextTokens`.
-        model_state: of the step.
+        model_state: of the step; with W hypotheses per row, leaves `[W, B, *]` outside `Constant`.
         strategy_state: of the strategy.
         inputs: of each row.
     """
@@ -56,11 +71,10 @@ class DecodingLoop:
     options: DecodingOptions
 
     @cached_property
-    def predict(self) -> Predict:
+    def predict_one(self) -> Callable[[Any, Array], tuple[Prediction, Any]]:
         """The step for one hypothesis of each row, which is traced once for each shape.
 
-        Raises:
-            ValueError: logits of another batch, of a step that closes over arrays of all rows.
+        Raises a ValueError for a step that closes over arrays of all rows, at another batch.
         """
 
         def predict(state: State, tokens: Array) -> tuple[Prediction, State]:
@@ -78,43 +92,49 @@ class DecodingLoop:
         # Inlined, as arrays that the step closes over would be constants of the program.
         return jax.jit(predict, inline=True)
 
-    def first(self, state: object, start: Array) -> tuple[Any, Any]:
+    def predict(self, state: State, last: Array | NextTokens) -> tuple[Prediction, State]:
+        """Read tokens `[B]`, or those of W hypotheses of each row, from the states of parents."""
+        if self.options.strategy.num_beams is None:
+            return self.predict_one(state, last)
+        state = _gather_state(state, last.parents)
+        axes = _map_parts(lambda part: None if _is_constant(part) else 0, state)
+
+        def one(state: State, tokens: Array) -> tuple[Prediction, State]:
+            prediction, new = self.predict_one(state, tokens)
+            # A step cannot change a constant.
+            return prediction, _map_parts(
+                lambda old, new: old if _is_constant(old) else new, state, new
+            )
+
+        lifted = jax.vmap(one, in_axes=(axes, 1), out_axes=(Prediction(0, 1), axes))
+        return lifted(state, last.tokens)
+
+    def first(self, state: State, start: Array) -> tuple[State, Any]:
         """Return the state and the tokens for the first step, repeated for each hypothesis."""
         num_beams, start = self.options.strategy.num_beams, start.astype(jnp.int32)
         if num_beams is None:
             return state, start
         tokens = jnp.stack([start] * num_beams, axis=1)
-        return repeat_state(state, num_beams), NextTokens(tokens, jnp.zeros_like(tokens))
-
-    def predict_all(self, state: object) -> Predict:
-        """Return the step for all hypotheses, given shapes of the state."""
-        if self.options.strategy.num_beams is None:
-            return self.predict
-        return vmap_hypotheses(self.predict, state)
+        state = _map_parts(
+            lambda part: part if _is_constant(part) else jnp.stack([part] * num_beams), state
+        )
+        return state, NextTokens(tokens, jnp.zeros_like(tokens))
 
     def shapes(self, state: object, start: Array) -> Prediction:
-        """Return the shapes of a prediction.
-
-        Raises:
-            ValueError: a state that does not fit the batch or the number of steps.
-        """
+        """Return the shapes of a prediction; the state is checked."""
 
         def first_prediction(state: object, start: Array) -> Prediction:
             check_state(state, len(start), self.options.max_steps)
-            return self.predict_all(state)(*self.first(state, start))[0]
+            return self.predict(*self.first(state, start))[0]
 
         return jax.eval_shape(first_prediction, state, start)
 
-    def begin(
-        self, state: object, start: Array, inputs: RowInputs, active: Array | None
-    ) -> LoopState:
+    def begin(self, state: object, start: Array, inputs: RowInputs, active: Array) -> LoopState:
         """Return the first carry of the loop."""
         options = self.options
         check_state(state, len(start), options.max_steps)  # the lengths of caches may be known
         strategy_state = options.strategy.begin(options, inputs, self.shapes(state, start))
-        index = jnp.zeros(start.shape, jnp.int32)
-        if active is not None:
-            index = jnp.where(active, index, options.max_steps)
+        index = jnp.where(active, 0, options.max_steps).astype(jnp.int32)
         state, tokens = self.first(state, start)
         return LoopState(index, tokens, state, strategy_state, inputs)
 
@@ -123,37 +143,34 @@ class DecodingLoop:
         has_steps = carry.index < self.options.max_steps
         return self.options.strategy.unfinished(carry.strategy_state) & has_steps
 
-    def advance(self, predict: Predict, carry: LoopState) -> LoopState:
+    def advance(self, carry: LoopState) -> LoopState:
         """Predict and choose one token of each row."""
         index, tokens, model_state, old, inputs = carry
-        prediction, model_state = predict(model_state, tokens)
+        prediction, model_state = self.predict(model_state, tokens)
         new, tokens = self.options.strategy.select(self.options, inputs, old, index, prediction)
         # A row without steps left must not finish while the loop continues for other rows.
         new = select_rows(index < self.options.max_steps, new, old)
         return LoopState(index + 1, tokens, model_state, new, inputs)
 
-    def run(self, predict: Predict, carry: LoopState, num_ended: ArrayLike) -> LoopState:
+    def run(self, carry: LoopState, num_ended: ArrayLike) -> LoopState:
         """Advance until so many rows have ended."""
 
         def too_few(carry: LoopState) -> Array:
             return jnp.sum(~self.unfinished(carry), dtype=jnp.int32) < num_ended
 
-        return jax.lax.while_loop(too_few, lambda carry: self.advance(predict, carry), carry)
+        return jax.lax.while_loop(too_few, self.advance, carry)
 
     def run_batch(
-        self, state: object, start: Array, inputs: RowInputs, active: Array | None
+        self, state: object, start: Array, inputs: RowInputs, active: Array
     ) -> GenerationOutput:
         """Run the loop until all rows have ended."""
-        carry = self.begin(state, start, inputs, active)
-        carry = self.run(self.predict_all(state), carry, num_ended=len(start))
+        carry = self.run(self.begin(state, start, inputs, active), num_ended=len(start))
         return self.output(carry.strategy_state, active)
 
-    def output(self, strategy_state: object, active: Array | None) -> GenerationOutput:
+    def output(self, strategy_state: object, active: Array) -> GenerationOutput:
         """Return the answers, without those of rows that are unfinished or not active."""
         strategy = self.options.strategy
-        removed = strategy.unfinished(strategy_state)
-        if active is not None:
-            removed |= ~active
+        removed = strategy.unfinished(strategy_state) | ~active
         return discard(strategy.output(strategy_state), removed, self.options.stopping.pad)
 
 
@@ -168,9 +185,7 @@ def decode(
     prefix: Prefix | None = None,
     history: History | None = None,
     rng: Array | None = None,
-    active: Array | None = None,
     observe: Observe | None = None,
-    max_steps: int | None = None,
 ) -> GenerationOutput:
     """Generate tokens with a step function until every row has ended.
 
@@ -187,41 +202,177 @@ def decode(
         history: tokens `[B, P]` and length `[B]` in front of the answers, for logit processors;
             `start` by default.
         rng: `[B]` random keys, one for each row.
-        active: bool `[B]`; other rows get length 0 and score -inf, and cost no steps.
         observe: a function of the result of a step to leaves `[B, *]`, kept for each token.
-        max_steps: the step after which an unfinished row is discarded (length 0, score -inf);
-            `max_tokens` by default. Caches need to hold this many tokens.
 
     Raises:
-        TypeError: start tokens or a prefix that are not integers.
         ValueError: arguments that do not fit the batch, the vocabulary or each other; a cache that
             is too small.
     """
-    options = DecodingOptions(strategy, stopping, logit_processors, observe, max_steps)
-    if start.ndim != 1 or not jnp.issubdtype(start.dtype, jnp.integer):
-        raise TypeError(
-            f"start needs one integer token per row [B], got {start.dtype} {start.shape}"
-        )
+    options = DecodingOptions(strategy, stopping, logit_processors, observe)
+    rows = len(start)
+    if rng is not None and rng.shape[:1] != (rows,):
+        raise ValueError(f"rng needs one random key for each of {rows} rows, got {rng.shape}")
     if history is None:
         history = History(start[:, None], jnp.ones(start.shape, jnp.int32))
-    inputs = row_inputs(history, prefix, rng, stopping.max_tokens)
+    history = History(*(jnp.asarray(part).astype(jnp.int32) for part in history))
+    if prefix is not None:
+        prefix = check_prefix(prefix, rows, stopping.max_tokens)
+    inputs, active = RowInputs(history, prefix, rng), jnp.ones(rows, bool)
     return DecodingLoop(step, options).run_batch(state, start, inputs, active)
 
 
-def row_inputs(
-    history: History, prefix: Prefix | None, rng: Array | None, max_tokens: int
-) -> RowInputs:
-    """Return the inputs of each row in int32.
+class ContinuousBatch(NamedTuple):
+    """State of continuous batching.
 
-    Raises:
-        TypeError: a prefix that is not of integers.
-        ValueError: arguments for another number of rows.
+    Attributes:
+        carry: of the loop for the rows in the slots.
+        rows: int32 `[slots]`, number of the row in each slot; Q for an empty slot.
+        admitted: int32, number of rows that were admitted.
+        strategy_states: of all Q rows; for a row in a slot, the one at its admission.
     """
-    history = History(*(jnp.asarray(part).astype(jnp.int32) for part in history))
-    rows = len(history.length)
-    if rng is not None and rng.shape[:1] != (rows,):
-        raise ValueError(
-            f"rng needs one random key for each of {rows} rows, as "
-            f"jax.random.split(rng, {rows}) makes them, got shape {rng.shape}"
+
+    carry: LoopState
+    rows: Array
+    admitted: Array
+    strategy_states: Any
+
+
+def run_in_slots(
+    loop: DecodingLoop,
+    prefill: Callable[[Any], tuple[Any, Array]],
+    requests: Any,  # noqa: ANN401 - a pytree
+    inputs: RowInputs,
+    active: Array,
+    slots: int,
+) -> GenerationOutput:
+    """Run a loop for Q requests, at most `slots` at a time; the answers are those of a batch.
+
+    Args:
+        loop: all that belongs to a row must be in the state of its step.
+        prefill: maps some requests, leaves `[F, *]`, to the state and the start `[F]` of their
+            rows; called inside the loop.
+        requests: a pytree with leaves `[Q, *]`.
+        inputs: of the Q rows.
+        active: bool `[Q]`; rows after the last active one are not prefilled.
+        slots: at least 1.
+    """
+    total, max_steps, strategy = len(active), loop.options.max_steps, loop.options.strategy
+    num_slots = max(1, min(slots, total))
+    refill = max(1, num_slots // SHARE)  # number of slots that are refilled at once
+    state, start = jax.eval_shape(prefill, _shapes_of_rows(requests, refill))
+    prediction = loop.shapes(*_shapes_of_rows((state, start), num_slots))
+    strategy_states = strategy.begin(loop.options, inputs, prediction)
+    numbered = jnp.arange(1, total + 1, dtype=jnp.int32)
+    end = jnp.max(jnp.where(active, numbered, 0), initial=0)  # after the last active row
+
+    def admit(rows: Array) -> LoopState:
+        some = (active, requests, strategy_states, inputs)
+        is_active, requested, strategy_state, row = _take(some, rows)
+        state, tokens = loop.first(*prefill(requested))
+        index = jnp.where(is_active & (rows < total), 0, max_steps).astype(jnp.int32)
+        return LoopState(index, tokens, state, strategy_state, row)
+
+    def advance(batch: ContinuousBatch) -> ContinuousBatch:
+        free = jnp.argsort(loop.unfinished(batch.carry), stable=True)[:refill]
+        ended = jnp.take(batch.rows, free), _take(batch.carry.strategy_state, free)
+        rows = batch.admitted + jnp.arange(refill, dtype=jnp.int32)
+        carry = jax.tree.map(partial(_put, free), axes, batch.carry, admit(rows))
+        admitted = batch.admitted + refill
+        num_ended = jnp.where(admitted < end, refill, num_slots)
+        return ContinuousBatch(
+            loop.run(carry, num_ended),
+            batch.rows.at[free].set(rows),
+            admitted,
+            _store(batch.strategy_states, *ended),
         )
-    return RowInputs(history, check_prefix(prefix, rows, max_tokens), rng)
+
+    no_rows = jnp.full(num_slots, total, jnp.int32)
+    shapes = jax.eval_shape(admit, no_rows[:refill])
+    axes = jax.tree.map(lambda _: 0, shapes)  # of the slots; hypotheses are in front of them
+    if strategy.num_beams is not None:
+        model_axes = _map_parts(
+            lambda part: jax.tree.map(lambda _: 0, part) if _is_constant(part) else 1, state
+        )
+        axes = axes._replace(model_state=model_axes)
+    empty = jax.tree.map(partial(_zeros, num_slots), axes, shapes)
+    empty = empty._replace(index=jnp.full_like(no_rows, max_steps))
+    batch = ContinuousBatch(empty, no_rows, jnp.int32(0), strategy_states)
+    batch = jax.lax.while_loop(lambda batch: batch.admitted < end, advance, batch)
+    found = _store(batch.strategy_states, batch.rows, batch.carry.strategy_state)
+    return loop.output(found, active)
+
+
+def _shapes_of_rows(tree: State, number: int) -> State:
+    """Return the shapes of so many rows of leaves `[Q, *]`."""
+    return jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct((number, *leaf.shape[1:]), leaf.dtype), tree
+    )
+
+
+def _take(tree: State, rows: Array) -> State:
+    """Return rows `[F]` of leaves `[Q, *]`; the last one for a number out of range."""
+    return jax.tree.map(lambda leaf: jnp.take(leaf, rows, axis=0, mode="clip"), tree)
+
+
+def _put(slots: Array, axis: int, into: Array, some: Array) -> Array:
+    """Write rows `[F]` of one array into slots of another."""
+    index = (*[slice(None)] * axis, slots)
+    return into.at[index].set(some, mode="promise_in_bounds", unique_indices=True)
+
+
+def _zeros(num_slots: int, axis: int, like: jax.ShapeDtypeStruct) -> Array:
+    return jnp.zeros((*like.shape[:axis], num_slots, *like.shape[axis + 1 :]), like.dtype)
+
+
+def _store(states: State, rows: Array, found: State) -> State:
+    """Write the states of rows `[F]` into those of all; a number out of range is dropped."""
+    return jax.tree.map(lambda all_, some: all_.at[rows].set(some, mode="drop"), states, found)
+
+
+def check_state(state: object, rows: int, num_steps: int) -> None:
+    """Raise a ValueError for leaves without B rows, and for caches without space for all steps.
+
+    `state` may be its shapes; parts with `check_capacity` check the number of steps.
+    """
+    for path, part in jax.tree.leaves_with_path(state, is_leaf=_is_constant):
+        if not _is_constant(part) and jnp.shape(part)[:1] != (rows,):
+            raise ValueError(
+                f"state{jax.tree_util.keystr(path)} needs the batch of {rows} rows in front, got "
+                f"shape {jnp.shape(part)}; what all rows share belongs into Constant"
+            )
+    for part in jax.tree.leaves(state, is_leaf=_is_part("check_capacity")):
+        if hasattr(part, "check_capacity"):
+            part.check_capacity(num_steps)
+
+
+def gather_hypotheses(leaf: Array, parents: Array, axis: int = 1) -> Array:
+    """Select the parents `[B, X]` of `[B, W, *]`; with axis 0, of `[W, B, *]`."""
+    take = jax.vmap(lambda own, parents: jnp.take(own, parents, axis=0), (1 - axis, 0), 1 - axis)
+    return take(leaf, parents)
+
+
+def _gather_state(state: State, parents: Array) -> State:
+    """Return the state of the parent of each hypothesis."""
+    gather = partial(gather_hypotheses, parents=parents, axis=0)
+
+    def gather_part(part: Any) -> Any:  # noqa: ANN401 - of a user
+        if _is_constant(part):
+            return part
+        return part.gather_rows(gather) if hasattr(part, "gather_rows") else gather(part)
+
+    return jax.tree.map(gather_part, state, is_leaf=_is_part("gather_rows"))
+
+
+def _map_parts(function: Callable[..., Any], *states: State) -> State:
+    """Map the leaves of states; constants are mapped whole."""
+    return jax.tree.map(function, *states, is_leaf=_is_constant)
+
+
+def _is_constant(part: object) -> bool:
+    """Return whether a part of a state is inside `Constant`, which hypotheses share."""
+    return isinstance(part, Constant)
+
+
+def _is_part(method: str) -> Callable[[object], bool]:
+    """Return a function that is True for constants and for parts with a method."""
+    return lambda part: _is_constant(part) or hasattr(part, method)

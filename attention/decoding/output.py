@@ -1,10 +1,15 @@
-"""Result of decoding, and how it grows by one token."""
+"""Answers: the result of decoding and how it grows, when it ends, and what it begins with."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax import Array
+
+from attention.primitives.cache import check_lengths
 
 Tree = TypeVar("Tree")
 
@@ -45,16 +50,109 @@ class Prediction(NamedTuple):
     observed: Any
 
 
+class Prefix(NamedTuple):
+    """Tokens that the answer of each row begins with.
+
+    Their log-probability is 0, so an answer is scored given its prefix, and they do not count in a
+    length penalty.
+
+    Attributes:
+        tokens: int `[B, P]`, padded at the end.
+        lengths: int `[B]`, number of valid tokens per row.
+    """
+
+    tokens: Array
+    lengths: Array
+
+
+@dataclass(frozen=True)
+class StoppingCriteria:
+    """When an answer ends.
+
+    Attributes:
+        max_tokens: largest number of tokens of an answer, prefix and end included.
+        stop: a token id, ids, or sequences of ids: an answer ends with any of them. An id outside
+            the vocabulary never ends one. Stored as a tuple of tuples.
+        min_tokens: smallest number of tokens, counted in the same way; no stop sequence is
+            completed earlier, except by the prefix.
+        pad: the token that fills an answer after its end.
+
+    Raises:
+        ValueError: an empty stop sequence, or limits that no answer can satisfy.
+    """
+
+    max_tokens: int
+    stop: int | Sequence[int | Sequence[int]] = ()
+    min_tokens: int = 0
+    pad: int = 0
+
+    def __post_init__(self) -> None:
+        stop = [self.stop] if isinstance(self.stop, Integral) else self.stop
+        sequences = [[ids] if isinstance(ids, Integral) else ids for ids in stop]
+        sequences = dict.fromkeys(tuple(map(int, ids)) for ids in sequences)
+        object.__setattr__(self, "stop", tuple(sequences))
+        if () in self.stop:
+            raise ValueError("a stop sequence needs at least 1 token, got an empty one")
+        check_integer("max_tokens", self.max_tokens, 1)
+        check_integer("min_tokens", self.min_tokens, 0, self.max_tokens)
+
+    def ends(self, tokens: Array, index: Array) -> Array:
+        """Return which answers `[B, *, L]` end with token number `index` `[B]`: bool `[B, *]`."""
+        return self._complete(at_index(tokens, index)[..., None], index, tokens)[..., 0]
+
+    def too_early(self, candidates: Array, index: Array, tokens: Array) -> Array:
+        """Return which ids would end answers `[B, *, L]` of `index` `[B]` tokens too early.
+
+        The shape of `candidates` broadcasts with `[B, *, 1]`.
+        """
+        is_early = unit_axes(index + 1 < self.min_tokens, tokens.ndim)
+        return self._complete(candidates, index, tokens) & is_early
+
+    def _complete(self, candidates: Array, index: Array, tokens: Array) -> Array:
+        """Return which candidates for token number `index` complete a stop sequence."""
+        single = [ids[0] for ids in self.stop if len(ids) == 1]
+        found = jnp.isin(candidates, jnp.array(single, jnp.int32))
+        for *begin, last in (ids for ids in self.stop if len(ids) > 1):
+            begun = unit_axes(index >= len(begin), tokens.ndim - 1)
+            for back, token in enumerate(reversed(begin), start=1):
+                begun &= at_index(tokens, index - back) == token
+            found |= (candidates == last) & begun[..., None]
+        return found
+
+
+def check_prefix(prefix: Prefix, rows: int, max_tokens: int) -> Prefix:
+    """Return a prefix in int32.
+
+    Raises:
+        ValueError: a prefix of another batch, or longer than an answer may be; where they are
+            known, lengths outside [0, P].
+    """
+    tokens, lengths = map(jnp.asarray, prefix)
+    width = tokens.shape[-1]
+    if tokens.shape != (rows, width) or lengths.shape != (rows,):
+        raise ValueError(
+            f"prefix needs tokens [{rows}, P] and lengths [{rows}], got {tokens.shape}, "
+            f"{lengths.shape}"
+        )
+    if not 1 <= width <= max_tokens:
+        raise ValueError(f"a prefix needs 1 to max_tokens {max_tokens} tokens, got {width}")
+    check_lengths(lengths, width)
+    return Prefix(tokens.astype(jnp.int32), jnp.minimum(lengths, width).astype(jnp.int32))
+
+
+def check_integer(name: str, value: float, least: int, most: int | None = None) -> None:
+    """Raise a ValueError for a value that is not an integer in [least, most]."""
+    if not isinstance(value, Integral) or value < least or (most is not None and value > most):
+        limits = f"of at least {least}" if most is None else f"between {least} and {most}"
+        raise ValueError(f"{name} must be an integer {limits}, got {value}")
+
+
 def empty_output(
     shape: tuple[int, ...], num_tokens: int, pad: int, like: Prediction
 ) -> GenerationOutput:
-    """Return answers without a token.
+    """Return answers without a token, of leading axes `shape` and L tokens.
 
-    Args:
-        shape: the leading axes `...`.
-        num_tokens: L.
-        pad: the token that fills them.
-        like: shapes of a prediction; its observed leaves have as many leading axes as `shape`.
+    `like` has the shapes of a prediction; its observed leaves have as many leading axes.
     """
 
     def zeros(leaf: jax.ShapeDtypeStruct) -> Array:
@@ -113,3 +211,9 @@ def select_rows(rows: Array, new: Tree, old: Tree) -> Tree:
 def unit_axes(array: Array, ndim: int) -> Array:
     """Append axes of size 1, up to `ndim` axes."""
     return jnp.expand_dims(array, tuple(range(array.ndim, ndim)))
+
+
+def at_index(tokens: Array, index: Array) -> Array:
+    """Return token number `index` `[B]` of each of `[B, *, L]`, clipped to the first and last."""
+    index = jnp.broadcast_to(unit_axes(index, tokens.ndim), (*tokens.shape[:-1], 1))
+    return jnp.take_along_axis(tokens, index, axis=-1, mode="clip")[..., 0]

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from experiments.config.build import option
-from experiments.errors import check_at_least, check_seed, one_of
+from experiments.errors import check_at_least, check_finite, check_seed, one_of
 from experiments.registry import METRICS
 
 
@@ -24,6 +24,7 @@ class SearchPart:
         """Check the fields."""
         for name in ("num_beams", "hypotheses", "n_best"):
             check_at_least(name, getattr(self, name), 1)
+        check_finite("length_penalty", self.length_penalty)
         if self.n_best > self.num_beams:
             raise ValueError(f"n_best={self.n_best} is more than num_beams={self.num_beams}")
         for name in self.metrics:
@@ -74,3 +75,4 @@ class PretrainedPart(SamplingPart):
         """Check the fields."""
         super().__post_init__()
         check_at_least("num_beams", self.num_beams, 1)
+        check_finite("length_penalty", self.length_penalty)

@@ -140,7 +140,6 @@ class Translator:
             strategy=self._strategy,
             buckets=lengths_for(self._max_length),
             slots=batch_size,
-            max_steps=self._max_steps,
         )
         return [ids[:length] for ids, length in zip(output.tokens, output.lengths, strict=True)]
 
@@ -185,17 +184,10 @@ class Translator:
             max_tokens=self._stopping.max_tokens,
             min_tokens=self._stopping.min_tokens,
             stop=self._stopping.stop,
-            pad=self._stopping.pad,
             start=BOS,
             compile=by_rows,
             **options,
         )
-
-    def _max_steps(self, length: int) -> int:
-        """Return the number of steps that nearly all translations of such sources need."""
-        if length == self._max_length:
-            return self._stopping.max_tokens
-        return max(3 * length // 2, self._stopping.min_tokens)
 
     def _text(self, ids: list[int]) -> str:
         """Return a translation in one line; a model of bytes may generate line feeds."""

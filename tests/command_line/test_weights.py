@@ -115,40 +115,6 @@ def test_encoder_decoder_is_greedy_and_uses_generation_config(generate, tmp_path
     assert "max_tokens=33 is more than the 32 tokens that the model can write" in error
 
 
-@pytest.mark.parametrize(
-    "folder, name, ids",
-    [
-        ("gpt2", "eos_token_id", [0, -1]),
-        ("gpt2", "bad_words_ids", [[3], [4, 53]]),
-        ("gpt2", "suppress_tokens", ["3"]),
-        ("t5", "decoder_start_token_id", -1),
-        ("t5", "forced_bos_token_id", 1_000),
-    ],
-)
-def test_ids_of_a_checkpoint_outside_of_its_vocabulary(generate, folder, name, ids, tmp_path):
-    folder = shutil.copytree(f"{CHECKPOINTS}/{folder}", tmp_path / folder)
-    shutil.copy(f"{CHECKPOINTS}/gpt2/tokenizer.json", folder)
-    (folder / "generation_config.json").write_text(json.dumps({name: ids}))
-    status, output, error = generate(folder, "--config.decoding.max_tokens=4")
-    assert (status, output) == (2, "")
-    assert f"{name} of the checkpoint contains" in error and error.count("\n") == 1
-
-
-def test_tokenizer_that_is_larger_than_the_model(generate, tmp_path):
-    """The line with an unknown id has a message, and the other lines are answered."""
-    tokenizers = pytest.importorskip("tokenizers")
-    folder = shutil.copytree(f"{CHECKPOINTS}/gpt2", tmp_path / "gpt2")
-    tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
-    tokenizer.add_tokens([f"<{number}>" for number in range(60)])
-    tokenizer.save(str(folder / "tokenizer.json"))
-    flags = "--config.decoding.max_tokens=2", "--config.decoding.strategy=greedy"
-    status, output, error = generate(folder, *flags, given="hello\n<59>\nthe cat\n")
-    assert status == 1
-    first, second, third, _ = output.split("\n")
-    assert first.startswith("hello") and second == "" and third.startswith("the cat")
-    assert re.fullmatch(r"line 2: token \d+ is not one of the 53 of the model\n", error)
-
-
 def test_excluded_sequences():
     """Row 0 ends with 4 3, the second row with 3, behind which there is padding."""
     history = History(jnp.array([[5, 4, 3], [3, 4, 3]]), jnp.array([3, 1]))
@@ -185,6 +151,50 @@ def test_attention_of_a_released_model(generate, tmp_path):
     }
 
 
+@pytest.mark.parametrize(
+    ("folder", "field", "value"),
+    [
+        ("gpt2", "eos_token_id", 10**6),
+        ("gpt2", "eos_token_id", [3, -1]),
+        ("gpt2", "bad_words_ids", [[3], [4, -1]]),
+        ("gpt2", "suppress_tokens", [-1]),
+        ("gpt2", "suppress_tokens", ["3"]),
+        ("bart", "decoder_start_token_id", 43),
+        ("bart", "forced_bos_token_id", -1),
+    ],
+)
+def test_ids_of_a_checkpoint_outside_the_vocabulary(generate, tmp_path, folder, field, value):
+    copy = shutil.copytree(f"{CHECKPOINTS}/{folder}", tmp_path / folder)
+    if not (copy / "tokenizer.json").is_file():
+        shutil.copy(f"{CHECKPOINTS}/gpt2/tokenizer.json", copy)
+    (copy / "generation_config.json").write_text(json.dumps({field: value}))
+    status, output, error = generate(copy, "--config.decoding.max_tokens=4")
+    assert (status, output) == (2, "")
+    assert re.search(rf"{field} of the checkpoint has token .*, and the vocabulary has \d+", error)
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("num_beams", [1, 2])
+def test_line_with_a_token_that_only_the_tokenizer_has(generate, tmp_path, num_beams):
+    """The line has a message, and those before and after it are continued."""
+    tokenizers = pytest.importorskip("tokenizers")
+    folder = shutil.copytree(f"{CHECKPOINTS}/gpt2", tmp_path / "gpt2")
+    size = json.loads((folder / "config.json").read_text())["vocab_size"]
+    words = tokenizers.models.WordLevel({f"w{i}": i for i in range(size + 1)}, unk_token="w1")
+    tokenizer = tokenizers.Tokenizer(words)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    flags = "--config.decoding.max_tokens=3", f"--config.decoding.num_beams={num_beams}"
+    status, output, error = generate(folder, *flags, given=f"w4\nw5 w{size}\nw6\n")
+    first, second, third = output.split("\n")[:3]
+    assert status == 1 and first.startswith("w4") and not second and third.startswith("w6")
+    message = f"the tokenizer has token {size}, and the vocabulary of the model {size} tokens"
+    assert error == f"line 2: {message}\n"
+    flags = "--mode=explain", f"--sentence=w{size}", f"--workdir={tmp_path}"
+    status, _, error = generate(folder, *flags)
+    assert status == 2 and f"--sentence: {message}" in error
+
+
 def labels(folder):
     with (folder / "decoder.csv").open(newline="") as file:
         places = dict.fromkeys((row["key"], row["key token"]) for row in csv.DictReader(file))
@@ -213,8 +223,17 @@ def labels(folder):
             ["--config.decoding.strategy=greed"],
             "decoding.strategy must be one of auto, sample, greedy, got 'greed'",
         ),
-        ("gpt2", ["--config.decoding.num_beams=54"], "num_beams must be at most the 53 words"),
         ("gpt2", ["--config.decoding.num_beams=0"], "decoding.num_beams must be at least 1, got 0"),
+        (
+            "gpt2",
+            ["--config.decoding.num_beams=1000000", "--config.decoding.max_tokens=4"],
+            "--config.decoding.num_beams=1000000 is more than the ",
+        ),
+        (
+            "gpt2",
+            ["--config.decoding.length_penalty=nan"],
+            "decoding.length_penalty must be finite, got nan",
+        ),
         ("nothing", [], "nothing is not a folder: load needs one with config.json"),
         (
             "gpt2",

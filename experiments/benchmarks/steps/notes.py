@@ -45,7 +45,7 @@ Changes that made beam search faster:
 
 - **Slots are refilled.** Rows waited for the longest of their batch, and every batch allocated
   empty caches. Now the slot of a finished row is refilled at once
-  (`attention/decoding/continuous.py`). With fewer rows at once, the data of a step also stays in
+  (`attention/decoding/loop.py`). With fewer rows at once, the data of a step also stays in
   the cache of the processor.
 - **Caches are as long as the answers.** The cost of a step grows with the slots of the caches of
   keys and values. Sentences are translated in groups of similar length, with slots for half as many
@@ -55,9 +55,8 @@ Changes that made beam search faster:
 - **Caches are reordered in place**, some slots at a time, up to the filled length. They were
   gathered into new arrays and written back at full length.
 - **Logits are read twice in their original layout.** They were transposed, normalised and scored as
-  a whole. Now the maximum of each block is found once; it bounds the scores in the block, since a
-  score grows with its logit. A logit processor may change one token of a hypothesis by itself, so
-  the block of that token is always searched.
+  a whole. Now the best extensions of each hypothesis are those with its largest logits, and of a
+  large vocabulary only the blocks with the largest maxima are sorted.
 
 Bounds: XLA computes products more slowly than the library that PyTorch and CTranslate2 call, and
 its other libraries (`xla_cpu_use_onednn`, `xla_cpu_experimental_ynn_fusion_type`) gain nothing

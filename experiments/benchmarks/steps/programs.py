@@ -76,7 +76,6 @@ def beam_search(trial: Trial) -> list[Share]:
             max_tokens=min(stopping.max_tokens, 3 * length // 2),
             min_tokens=stopping.min_tokens,
             stop=stopping.stop,
-            pad=stopping.pad,
             start=BOS,
             compile=compile,
         )

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from attention.decoding import StoppingCriteria
+from attention.decoding import StoppingCriteria, decode
 from attention.primitives.cache import Constant
 from attention.primitives.pytree_dataclass import pytree_dataclass, static
 from tests.attention.primitives.inputs import jitted
@@ -212,4 +212,26 @@ def pick(output, *index):
     return jax.tree.map(lambda leaf: np.asarray(leaf)[index], output)
 
 
-jit = functools.partial(jitted, static_argnames=("strategy", "stopping", "options"))
+CALLS = []  # numbers of the steps that `search` ran
+
+
+@functools.partial(jitted, static_argnames=("strategy", "stopping", "options"))
+def search(table, prefix=None, rng=None, *, strategy, stopping, options=()):
+    """Decode a model of `random_table` and observe the token that each step read."""
+    step, rows = step_of(table), len(table)
+
+    def counted(state, tokens):
+        jax.debug.callback(lambda count: CALLS.append(int(count[0])), state.count)
+        return step(state, tokens)
+
+    return decode(
+        counted,
+        empty_state(rows),
+        jnp.full(rows, BOS, jnp.int32),
+        strategy,
+        stopping,
+        prefix=prefix,
+        rng=rng,
+        observe=lambda result: {"read": result.attention},
+        **dict(options),
+    )

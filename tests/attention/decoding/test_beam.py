@@ -2,7 +2,6 @@
 
 import itertools
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,21 +17,20 @@ from attention.decoding import (
     RepetitionPenalty,
     StoppingCriteria,
     Temperature,
-    decode,
-    top,
 )
+from attention.decoding.beam import top_indices
 from tests.attention.decoding.markov import (
     BOS,
+    CALLS,
     END,
     PAD,
     Reference,
     assert_equals,
-    empty_state,
-    jit,
     pick,
     random_table,
-    step_of,
+    search,
 )
+from tests.attention.primitives.inputs import changed, jitted
 
 B = 7
 # Rows with a prefix of no, one and two tokens; that of the last row is the end.
@@ -41,28 +39,6 @@ PREFIX = Prefix(
     np.array([[*row, 9, 9][:2] for row in PREFIXES], np.int32),
     np.array([len(row) for row in PREFIXES], np.int32),
 )
-CALLS = []
-
-
-@jit
-def search(table, prefix=None, *, strategy, stopping, options=()):
-    """Decode a Markov model and observe the token that each step read."""
-    step = step_of(table)
-
-    def counted(state, tokens):
-        jax.debug.callback(lambda count: CALLS.append(int(count[0])), state.count)
-        return step(state, tokens)
-
-    return decode(
-        counted,
-        empty_state(len(table)),
-        jnp.full(len(table), BOS, jnp.int32),
-        strategy,
-        stopping,
-        prefix=prefix,
-        observe=lambda result: {"read": result.attention},
-        **dict(options),
-    )
 
 
 @pytest.mark.parametrize(
@@ -71,8 +47,9 @@ def search(table, prefix=None, *, strategy, stopping, options=()):
     ids=["none", "long", "short"],
 )
 def test_wide_beam_finds_the_best_of_all_answers(penalty, min_tokens, keep_width):
+    """There are more beams than tokens."""
     stopping = StoppingCriteria(4, END, min_tokens)
-    table = random_table(B, 17, branches=2, seed=3)
+    table = random_table(B, 9, branches=2, seed=3)
     found = search(table, PREFIX, strategy=Beam(17, 3, penalty, keep_width), stopping=stopping)
     lengths = set()
     for row in range(B):
@@ -104,20 +81,6 @@ def test_narrow_beam_equals_loop_over_lists_without_early_stop(penalty, stop, ke
             assert_equals(pick(found, row, rank), expected)
 
 
-def test_prefix_does_not_count_in_the_length_penalty():
-    """With the penalty of 4 and 5 tokens in place of 1 and 2, the shorter answer would win."""
-    table = np.full((2, 7, 7, 7), -np.inf, np.float32)
-    table[:, :, 3, [END, 6]] = np.log([0.5, 0.5])
-    table[:, 3, 6, [END, 3, 4, 5]] = np.log([0.7, 0.1, 0.1, 0.1])
-    table[:, 6, 3:6] = np.where(np.arange(7) == END, 0, -np.inf)
-    table[:, BOS, BOS, 3] = 0
-    prefix = Prefix(np.array([[3, 3, 3], [3, 0, 0]]), np.array([3, 1]))
-    found = search(table, prefix, strategy=Beam(3, 2, Power(1.0)), stopping=StoppingCriteria(9, 2))
-    np.testing.assert_array_equal(found.lengths, [[5, 4], [3, 2]])
-    scores = [np.log(0.35) / 2, np.log(0.5)]
-    np.testing.assert_allclose(found.scores, [scores, scores], rtol=1e-6)
-
-
 @pytest.mark.parametrize("keep_width", [False, True])
 def test_logit_processors_change_scores_but_not_log_probs(keep_width):
     def no_repeat(scores, answer):
@@ -143,29 +106,6 @@ def test_logit_processors_change_scores_but_not_log_probs(keep_width):
             assert_equals(pick(found, row, rank), expected)
 
 
-@pytest.mark.parametrize(("strategy", "max_steps"), [(Beam(4, 2, GNMT(0.8)), 6), (Greedy(), 3)])
-def test_rows_unfinished_after_max_steps_are_discarded(strategy, max_steps):
-    table, stopping = random_table(B, 6, seed=5), StoppingCriteria(8, END, 2)
-    whole = search(table, PREFIX, strategy=strategy, stopping=stopping)
-    options = (("max_steps", max_steps),)
-    short = search(table, PREFIX, strategy=strategy, stopping=stopping, options=options)
-    answered = np.asarray(short.lengths).reshape(B, -1)[:, 0] > 0
-    assert 0 < answered.sum() < B
-    for ours, theirs in zip(*map(jax.tree.leaves, (short, whole)), strict=True):
-        theirs = theirs[..., :max_steps] if theirs.shape[-1] == 8 else theirs
-        np.testing.assert_array_equal(ours[answered], theirs[answered])
-    for name, value in (("tokens", PAD), ("lengths", 0), ("scores", -np.inf), ("log_probs", 0)):
-        assert (getattr(short, name)[~answered] == value).all()
-    assert not short.observed["read"][~answered].any()
-
-
-def test_rows_with_a_prefix_longer_than_max_steps_are_discarded():
-    given = {"strategy": Beam(2), "stopping": StoppingCriteria(8, END)}
-    found = search(random_table(B, 6, seed=5), PREFIX, **given, options=(("max_steps", 1),))
-    assert not found.lengths[np.array([1, 2, 3, 5])].any()
-    np.testing.assert_array_equal(found.tokens[6], [END])
-
-
 def test_beam_of_one_is_greedy_for_any_penalty():
     stopping, table = StoppingCriteria(8, END, 2), random_table(B, 6, seed=5)
     expected = search(table, PREFIX, strategy=Greedy(), stopping=stopping)
@@ -175,37 +115,6 @@ def test_beam_of_one_is_greedy_for_any_penalty():
     assert len(set(found.lengths.tolist())) > 2
     free = np.maximum(np.asarray(expected.lengths) - PREFIX.lengths, 1).astype(np.float32)
     np.testing.assert_allclose(found.scores, expected.scores / GNMT(1.5)(free), rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("end", "keep_width"), [(125, True), (-1, False)], ids=["start of a block", "none"]
-)
-def test_large_vocabulary_in_blocks_equals_sorted_rows(monkeypatch, end, keep_width):
-    """Few blocks of 25 are scored; most scores are equal, some -inf, some rows NaN."""
-    random = np.random.default_rng(0)
-    table = np.where(random.random((11, 1_000)) < 0.1, -np.inf, random.integers(0, 3, (11, 1_000)))
-    table[7] = np.nan
-    table[:, 125] = 4  # the end is likely, and too early
-    table = jax.device_put(table.astype(np.float32))
-    prefix = Prefix(np.array([[777, 3], [0, 0], [5, 124]]), np.array([2, 0, 1]))
-
-    def run(few):
-        monkeypatch.setattr(top, "FEW", few)
-        monkeypatch.setattr(top, "LARGEST", 25)
-        return jax.jit(
-            lambda: decode(
-                lambda state, tokens: (table[tokens % 11], state),
-                jnp.zeros(3),
-                jnp.full(3, BOS, jnp.int32),
-                Beam(5, 3, keep_width=keep_width),
-                StoppingCriteria(6, end, min_tokens=4),
-                prefix=prefix,
-            )
-        )()
-
-    in_blocks, in_sorted_rows = run(1), run(10**9)
-    np.testing.assert_array_equal(in_blocks.tokens[0, :, :2], [[777, 3]] * 3)
-    chex.assert_trees_all_equal(in_blocks, in_sorted_rows)
 
 
 def known(script, **options):
@@ -259,69 +168,6 @@ def test_search_continues_until_the_n_best_are_certain(keep_width, options, leng
     assert calls() == [*range(steps)]
 
 
-@pytest.mark.parametrize(
-    ("probabilities", "alpha", "length", "expected"),
-    [
-        # Another token could still reach log(0.44) / (7 / 6) ** 2 = -0.60: above log(0.43) = -0.84.
-        ({END: 0.43, 5: 0.44, 6: 0.13}, 2.0, 2, [0, 1]),
-        # A negative alpha penalises length: log(0.44) * 7 / 6 = -0.96 is too low,
-        ({END: 0.43, 5: 0.44, 6: 0.13}, -1.0, 1, [0]),
-        # log(0.5) * 7 / 6 = -0.81 is not, although log(0.5) * 8 / 6 = -0.92 would be.
-        ({END: 0.42, 5: 0.5, 6: 0.08}, -1.0, 2, [0, 1]),
-    ],
-)
-def test_early_stop_with_a_length_penalty(probabilities, alpha, length, expected):
-    ends = {END: 1}
-    script = {(BOS, BOS): probabilities, (BOS, 5): ends, (BOS, 6): ends}
-    found = known(script, length_penalty=GNMT(alpha))
-    assert found.lengths == [length]
-    assert calls() == expected
-
-
-def test_longest_answer_can_win():
-    # Six tokens reach log(0.2) / (11 / 6) ** 2 = -0.48, five only -0.58; the end has -0.51.
-    on = {6: 1}
-    script = {(BOS, BOS): {END: 0.6, 5: 0.2, 3: 0.2}, (BOS, 5): on, (5, 6): on, (6, 6): on}
-    script |= {(BOS, 3): {END: 1}}
-    found = known(script, length_penalty=GNMT(2.0))
-    np.testing.assert_array_equal(found.tokens[0], [5, 6, 6, 6, 6, 6])
-    np.testing.assert_allclose(found.scores, [np.log(0.2) / (11 / 6) ** 2], rtol=1e-6)
-
-
-def test_only_a_beam_that_keeps_its_width_follows_the_second_branch():
-    ends = {END: 1}
-    script = {
-        (BOS, BOS): {END: 0.5, 5: 0.3, 6: 0.2},
-        (BOS, 5): {3: 0.25, 4: 0.25, 5: 0.25, 6: 0.25},
-        (BOS, 6): ends,
-    } | {(5, last): ends for last in (3, 4, 5, 6)}
-    shrinking = known(script, num_beams=2, n_best=2)
-    np.testing.assert_allclose(shrinking.scores, np.log([0.5, 0.3 * 0.25]), rtol=1e-6)
-    keeping = known(script, num_beams=2, n_best=2, keep_width=True)
-    np.testing.assert_allclose(keeping.scores, np.log([0.5, 0.2]), rtol=1e-6)
-
-
-def test_fewer_answers_than_n_best_leave_empty_places():
-    found = known({(BOS, BOS): {5: 1}, (BOS, 5): {END: 1}}, n_best=2)
-    np.testing.assert_array_equal(found.lengths, [2, 0])
-    np.testing.assert_array_equal(found.scores, [0, -np.inf])
-    np.testing.assert_array_equal(found.tokens[1], np.full(6, PAD))
-    np.testing.assert_array_equal(found.log_probs[1], np.zeros(6))
-
-
-@KINDS
-def test_a_hypothesis_without_a_possible_token_does_not_win(keep_width):
-    table = np.full((2, 7, 7, 7), -np.inf, np.float32)
-    table[:, BOS, BOS, [5, 6]] = np.log([0.6, 0.4])
-    table[0, BOS, 6, END] = 0  # in row 1, no hypothesis has a token
-    found = search(
-        table, strategy=Beam(2, keep_width=keep_width), stopping=StoppingCriteria(4, END)
-    )
-    np.testing.assert_array_equal(found.tokens, [[6, END, PAD, PAD], [PAD] * 4])
-    np.testing.assert_array_equal(found.lengths, [2, 0])
-    np.testing.assert_allclose(found.scores, [np.log(0.4), -np.inf], rtol=1e-6)
-
-
 @KINDS
 def test_nan_logits_give_nan_scores(keep_width):
     script = {(BOS, BOS): {5: 0.9, 6: 0.1}, (BOS, 6): {END: 1}}
@@ -329,45 +175,6 @@ def test_nan_logits_give_nan_scores(keep_width):
     assert np.isnan(found.scores[0]) and found.tokens[0, 0] == 5
     unknown = (np.arange(6) > 0) & (np.arange(6) < found.lengths[0])
     np.testing.assert_array_equal(np.isnan(found.log_probs[0]), unknown)
-
-
-def test_nan_reaches_no_other_row_and_no_row_that_is_decided():
-    # Row 0 is decided at once; its other hypothesis, 5, leads to NaN. Row 1 is longer.
-    table = np.full((2, 7, 7, 7), -np.inf, np.float32)
-    table[0, BOS, BOS, [END, 5]] = np.log([0.6, 0.4])
-    table[0, :, 5] = np.nan
-    table[1, :, :, 6] = 0
-    found = search(table, strategy=Beam(2), stopping=StoppingCriteria(4, END))
-    np.testing.assert_array_equal(found.tokens, [[END, PAD, PAD, PAD], [6, 6, 6, 6]])
-    np.testing.assert_allclose(found.scores, [np.log(0.6), 0], rtol=1e-6)
-
-
-MISTAKES = {
-    "num_beams must be an integer of at least 1, got 0": lambda: Beam(0),
-    "num_beams must be an integer of at least 1, got 2.5": lambda: Beam(2.5),
-    r"length_penalty must be .* such as Power\(1.0\), got 1.0": lambda: Beam(2, None, 1.0),
-    "n_best must be between 1 and num_beams 2, got 3": lambda: Beam(2, n_best=3),
-    "alpha of a length penalty must be finite, got nan": lambda: GNMT(float("nan")),
-    "exponent of a length penalty must be finite, got -inf": lambda: Power(float("-inf")),
-    "num_beams must be at most the 7 tokens of the vocabulary, got 8": lambda: search(
-        random_table(1, 7), strategy=Beam(8), stopping=StoppingCriteria(6, END)
-    ),
-}
-
-
-@pytest.mark.parametrize("words", MISTAKES)
-def test_impossible_settings_are_refused(words):
-    with pytest.raises((TypeError, ValueError), match=words):
-        MISTAKES[words]()
-
-
-@pytest.mark.parametrize("vocab_size", [7, 4 * top.FEW])
-def test_no_rows(vocab_size):
-    table = jnp.zeros((0, 1, 1, vocab_size))
-    found = jax.eval_shape(
-        lambda: search(table, strategy=Beam(2, 2), stopping=StoppingCriteria(6, END))
-    )
-    assert found.tokens.shape == (0, 2, 6)
 
 
 @pytest.mark.usefixtures("float64")
@@ -381,3 +188,37 @@ def test_double_precision_is_kept(keep_width):
     found = search(table, PREFIX, strategy=strategy, stopping=stopping, options=options)
     assert greedy.scores.dtype == found.scores.dtype == jnp.float64
     assert keep_width or (found.tokens == greedy.tokens).all()
+
+
+@pytest.mark.parametrize("length", [12_800, 16 * 607, 7_919, 20])
+def test_top_indices_equal_those_of_top_k(length):
+    """Blocks of 128 and of 16, a prime length, and one that is sorted; NaN comes first."""
+    random, shape = np.random.default_rng(0), (2, 3, length)
+    equal = random.integers(0, 3, shape)
+    few = np.where(random.random(shape) < 0.999, -np.inf, np.inf)
+    values = np.stack([random.standard_normal(shape), equal, few]).astype(np.float32)
+    found = jitted(lambda values: top_indices(values, 7))(
+        changed(values, np.s_[0, 0, 0, 5], np.nan)
+    )
+    expected = jitted(lambda values: jax.lax.top_k(values, 7)[1])(
+        changed(values, np.s_[0, 0, 0, 5], np.inf)
+    )
+    np.testing.assert_array_equal(found, expected)
+
+
+NAN = float("nan")
+MISTAKES = {
+    "num_beams must be an integer of at least 1, got 0": lambda: Beam(0),
+    "num_beams must be an integer of at least 1, got nan": lambda: Beam(NAN),
+    r"length_penalty must be .* such as Power\(1.0\), got nan": lambda: Beam(2, None, NAN),
+    "n_best must be an integer between 1 and 2, got 3": lambda: Beam(2, n_best=3),
+    "n_best must be an integer between 1 and 2, got 1.5": lambda: Beam(2, n_best=1.5),
+    "alpha of a length penalty must be finite, got nan": lambda: GNMT(NAN),
+    "exponent of a length penalty must be finite, got -inf": lambda: Power(float("-inf")),
+}
+
+
+@pytest.mark.parametrize("words", MISTAKES)
+def test_impossible_settings_are_refused(words):
+    with pytest.raises((TypeError, ValueError), match=words):
+        MISTAKES[words]()

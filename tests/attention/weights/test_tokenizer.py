@@ -9,7 +9,7 @@ import tokenizers
 
 from attention import weights
 from attention.decoding import generate
-from attention.decoding.inputs import encode_prompts, encode_stop
+from attention.decoding.program import encode, stop_ids
 from tests.attention.weights.checkpoints import FOLDER, model_of
 
 TEXT = "the encoder reads attention"
@@ -48,18 +48,11 @@ def test_stops_and_prefixes_have_no_special_tokens():
     )
     tokenizer = weights.Tokenizer(plain)
     assert tokenizer.encode("a b") == [0, 2, 3]
-    assert encode_prompts(model_of("gpt2"), ["a b"], None, tokenizer) == [[0, 2, 3]]
-    assert encode_stop(model_of("gpt2"), "a", tokenizer) == [[2]]
-    assert encode_stop(model_of("gpt2"), ["a b", 1, [0, 1]], tokenizer) == [[2, 3], 1, [0, 1]]
+    assert encode(["a b"], tokenizer, "inputs") == [[0, 2, 3]]
+    assert stop_ids("a", tokenizer, None) == [[2]]
+    assert stop_ids(["a b", 1, [0, 1]], tokenizer, None) == [[2, 3], [1], [0, 1]]
     output = generate(model_of("gpt2"), ["b"], prefix=["a b"], max_tokens=4, tokenizer=tokenizer)
     assert output.tokens[0, :2].tolist() == [2, 3]
-
-
-def test_stop_strings_in_tokens():
-    tokenizer = weights.load_tokenizer(FOLDER / "gpt2")
-    first, *rest = encode_stop(model_of("gpt2"), "io", tokenizer)
-    assert first == tokenizer.encode("io") and len(first) == 2
-    assert {tokenizer.decode([number]) for number in rest} == {"ion", "tion", "ction"}
 
 
 def test_mistakes(tmp_path):

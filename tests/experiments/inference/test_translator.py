@@ -87,18 +87,6 @@ def test_too_long_source_raises(task, parameters):
         task.translator.translate_ids(parameters, [[4], [5] * 9], batch_size=2)
 
 
-def test_steps_are_half_as_many_again_as_source_tokens_unless_min_tokens_is_more():
-    def steps(max_tokens, **limits):
-        stopping = StoppingCriteria(max_tokens, stop=EOS, pad=PAD, **limits)
-        options = {"stopping": stopping, "num_beams": 1, "length_penalty": 0.0}
-        translator = Translator(None, None, max_length=160, **options)
-        return [min(translator._max_steps(length), max_tokens) for length in lengths_for(160)]
-
-    assert steps(160) == [60, 120, 160]
-    assert steps(400) == [60, 120, 400]
-    assert steps(100, min_tokens=80) == [80, 100, 100]
-
-
 @pytest.mark.parametrize(("num_beams", "seed"), [(1, 47), (3, 29)])
 def test_unfinished_rows_are_decoded_again_with_more_steps(num_beams, seed, monkeypatch):
     """A translation of more than 24 tokens, of a short source, equals that of one long loop."""

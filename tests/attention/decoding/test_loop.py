@@ -1,29 +1,31 @@
-"""Continuous batching gives the answers of a batch, in fewer steps."""
+"""Continuous batching gives the answers of a batch; states of hypotheses and caches."""
 
-import functools
+from typing import NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from attention import attend
 from attention.decoding import (
     GNMT,
     Beam,
+    DecodingOptions,
     Greedy,
     History,
     Prefix,
     RepetitionPenalty,
+    RowInputs,
     Sample,
     StoppingCriteria,
     decode,
 )
-from attention.decoding.continuous import run_in_slots
-from attention.decoding.loop import DecodingLoop, row_inputs
-from attention.decoding.strategy import DecodingOptions
+from attention.decoding.loop import DecodingLoop, run_in_slots
 from attention.primitives.cache import Constant, empty_cache
 from tests.attention.decoding.markov import BOS, END, SourceModel, random_table
-from tests.attention.primitives.inputs import jitted
+from tests.attention.primitives.inputs import draw, jitted
 
 Q, V = 37, 7  # 17 slots admit two rows at once, which do not divide 37
 STOPPING = StoppingCriteria(9, END)
@@ -52,9 +54,8 @@ def run(prefill, requests, slots, step=step, strategy="greedy", **options):
     number = len(jax.tree.leaves(requests)[0])
     history = jax.tree.map(lambda leaf: leaf[:number], HISTORY)
     loop = DecodingLoop(step, DecodingOptions(STRATEGIES[strategy], STOPPING, **options))
-    inputs = row_inputs(history, prefix, rng, STOPPING.max_tokens)
     active = jnp.ones(number, bool) if active is None else active
-    return run_in_slots(loop, prefill, requests, inputs, active, slots)
+    return run_in_slots(loop, prefill, requests, RowInputs(history, prefix, rng), active, slots)
 
 
 STRATEGIES = {"greedy": Greedy(), "sample": Sample(top_k=2), "beam": Beam(3, 2, GNMT(0.6))}
@@ -72,7 +73,6 @@ def test_answers_equal_those_of_a_batch(name, slots):
             "rng": jax.random.split(jax.random.key(1), Q),
             "observe": lambda result: result.attention,
             "logit_processors": (RepetitionPenalty(1.1),),
-            "max_steps": 7,
         }
         batch = decode(step, *prefill(ROWS), *given, **options)
         return batch, run(prefill, ROWS, slots, strategy=name, **options)
@@ -82,7 +82,6 @@ def test_answers_equal_those_of_a_batch(name, slots):
         np.testing.assert_array_equal(one, other)
     lengths = np.asarray(batch.lengths).reshape(Q, -1)[:, 0]
     assert len({*lengths.tolist()}) > 3  # rows end at different steps
-    assert name == "sample" or 0 in lengths  # one of them not within max_steps
 
 
 def test_short_rows_share_a_slot_beside_a_long_one():
@@ -115,28 +114,70 @@ def test_short_rows_share_a_slot_beside_a_long_one():
         assert len(counted) == steps
 
 
-def test_no_requests():
-    assert run(prefill, ROWS[:0], 3).tokens.shape == (0, 9)
-
-
 def test_step_that_closes_over_all_rows_is_refused():
     with pytest.raises(ValueError, match=r"tokens \(1,\) returns logits \(1, V\), got \(37, 7\)"):
         run(prefill, ROWS, 1, lambda state, tokens: (TABLE[:, 0, 0], state))
 
 
-def test_cache_that_is_too_small_is_refused_unless_it_is_constant():
-    def cached(rows, constant=4, size=9):
-        new = functools.partial(empty_cache, (len(rows),), num_kv_heads=1, head_width=2)
-        state, start = prefill(rows)
-        return (Constant(new(constant)), new(size), state), start
+B, H = 3, 5
+FIRST = np.full(B, BOS, np.int32)
+SMALL = SourceModel(jax.device_put(random_table(B, V)))
 
-    def read(state, tokens):
-        result, inner = step(state[2], tokens)
-        return result, (*state[:2], inner)
 
-    found, expected = jitted(
-        lambda: (run(cached, ROWS, 3, read), decode(step, *prefill(ROWS), Greedy(), STOPPING))
+def test_step_may_change_a_constant_without_effect():
+    def changing(state, tokens):
+        result, (source, read) = SMALL.step(state, tokens)
+        return result, (Constant(source.value + 1), read)
+
+    state, _ = SMALL.prefill(jnp.arange(B)[:, None], jnp.ones(B, jnp.int32), max_tokens=5)
+    given = state, FIRST, Beam(4, 3, GNMT(0.6)), StoppingCriteria(5, END, 2)
+    both = jitted(lambda: [decode(step, *given) for step in (changing, SMALL.step)])()
+    chex.assert_trees_all_equal(*both)
+
+
+@pytest.mark.parametrize(("size", "ring"), [(11, False), (5, True)], ids=["growing", "ring"])
+def test_gather_rows_of_a_cache_equals_gathering_plain_arrays(size, ring):
+    embedding, output = draw((V, H), (H, V))
+
+    def attending(state, tokens):
+        key = jnp.asarray(embedding)[tokens][:, None, None]
+        cache, view = state.extend(key, key)
+        return 3 * attend(key, view)[:, 0, 0] @ output, cache
+
+    class Plain(NamedTuple):
+        leaves: list
+
+    def plain(state, tokens):
+        logits, cache = attending(jax.tree.unflatten(structure, state.leaves), tokens)
+        return logits, Plain(jax.tree.leaves(cache))
+
+    cache = empty_cache((B,), size, num_kv_heads=1, head_width=H, ring=ring)
+    leaves, structure = jax.tree.flatten(cache)
+    options = np.array([4, 5, 6], np.int32), Beam(4, 2), StoppingCriteria(9, END)
+    both = jitted(
+        lambda: (decode(attending, cache, *options), decode(plain, Plain(leaves), *options))
     )()
-    np.testing.assert_array_equal(found.tokens, expected.tokens)
-    with pytest.raises(ValueError, match="a cache of 8 slots cannot hold 9 tokens"):
-        run(functools.partial(cached, size=8), ROWS, 3, read)
+    chex.assert_trees_all_equal(*both)
+    assert len(np.unique(both[0].tokens)) > 3
+
+
+@pytest.mark.parametrize("strategy", [Greedy(), Beam(2)], ids=str)
+def test_cache_that_is_too_small_is_refused_before_the_step_is_called(strategy):
+    def never(state, tokens):
+        pytest.fail("it must not be called")
+
+    def run(state, step=never):
+        return decode(step, state, FIRST, strategy, StoppingCriteria(6, END))
+
+    cache = empty_cache((B,), 7, num_kv_heads=1, head_width=2).advance(2)
+    with pytest.raises(ValueError, match="a cache of 7 slots cannot hold 8 tokens"):
+        run(cache)
+    short = empty_cache((B,), 5, num_kv_heads=1, head_width=2)
+    for part in (short, ({"a part": jnp.zeros(B)}, short)):
+        with pytest.raises(ValueError, match="a cache of 5 slots cannot hold 6 tokens"):
+            jax.eval_shape(run, part)
+    found = run(
+        (Constant(short), np.zeros(B, np.float32)),
+        lambda state, tokens: (jax.nn.one_hot(tokens + 1, V), state),
+    )
+    np.testing.assert_array_equal(found.lengths, np.ones(B))
