@@ -214,9 +214,9 @@ class Layers(nnx.Module):
         if len(layers) < self.n and caches is not None:
             layers = self.unstacked()
         elif len(layers) < self.n:
-            results, layers = self._scan(inputs, rngs, context), layers[self.period :]
+            results, layers = _scan(self, inputs, rngs, context), layers[self.period :]
             features = results[-1].features
-        call = self._remat(prevent_cse=True) if caches is None else apply_layer
+        call = _checkpointed(self, prevent_cse=True) if caches is None else apply_layer
         for index, layer in enumerate(layers, start=len(results)):
             part = replace(context, rng=rngs[index], cache=caches and caches[index])
             results.append(_call(call, index, layer, features, part))
@@ -247,37 +247,41 @@ class Layers(nnx.Module):
         """Return the cache of each layer, None for one without state between steps."""
         return tuple(new_cache(layer, spec) for layer in self.unstacked())
 
-    def _remat(self, *, prevent_cse: bool) -> Callable[[Layer, Array, Context], Output]:
-        return jax.checkpoint(apply_layer, prevent_cse=prevent_cse) if self.remat else apply_layer
 
-    def _scan(self, inputs: Array, rngs: Array | list[None], context: Context) -> list[Output]:
-        """Return the outputs of all layers but those of an incomplete period."""
-        layers, repeats = list(self.blocks[: self.period]), self.n // self.period
-        has_rng = context.rng is not None
-        if has_rng:
-            rngs = rngs[: repeats * self.period]
-            rngs = rngs.reshape(repeats, self.period, *rngs.shape[1:])  # also of raw keys
-        call = self._remat(prevent_cse=False)  # inside a scan, CSE cannot undo rematerialisation
-        keeps_features = "hidden_states" in context.returning
+@partial(jax.jit, inline=True)
+def _scan(stack: Layers, inputs: Array, rngs: Array | list[None], context: Context) -> list[Output]:
+    """Return the outputs of all layers but those of an incomplete period.
 
-        def repeat(
-            start: Array, each: tuple[list[Layer], Array | None]
-        ) -> tuple[Array, list[Output]]:
-            features, outputs = start, []
-            for index, layer in enumerate(each[0]):
-                part = replace(context, rng=each[1][index] if has_rng else None)
-                output = _call(call, index, layer, features, part)
-                features = output.features
-                kept = features if keeps_features else None
-                outputs.append(output._replace(features=kept, cache=None))
-            return features, outputs
+    A call outside of `jit` would compile the scan each time, so that it has a `jit` of its own.
+    """
+    layers, repeats = list(stack.blocks[: stack.period]), stack.n // stack.period
+    has_rng = context.rng is not None
+    if has_rng:
+        rngs = rngs[: repeats * stack.period]
+        rngs = rngs.reshape(repeats, stack.period, *rngs.shape[1:])  # also of raw keys
+    call = _checkpointed(stack, prevent_cse=False)  # in a scan, CSE cannot undo rematerialisation
+    keeps_features = "hidden_states" in context.returning
 
-        # A scan copies what it keeps for the derivative into arrays of all layers and back.
-        unroll = not self.remat and self.n <= SHALLOW
-        stacked = layers, rngs if has_rng else None
-        features, outputs = jax.lax.scan(repeat, inputs, stacked, length=repeats, unroll=unroll)
-        results = _unstack(outputs, repeats)
-        return [*results[:-1], results[-1]._replace(features=features)]
+    def repeat(start: Array, each: tuple[list[Layer], Array | None]) -> tuple[Array, list[Output]]:
+        features, outputs = start, []
+        for index, layer in enumerate(each[0]):
+            part = replace(context, rng=each[1][index] if has_rng else None)
+            output = _call(call, index, layer, features, part)
+            features = output.features
+            kept = features if keeps_features else None
+            outputs.append(output._replace(features=kept, cache=None))
+        return features, outputs
+
+    # A scan copies what it keeps for the derivative into arrays of all layers and back.
+    unroll = not stack.remat and stack.n <= SHALLOW
+    stacked = layers, rngs if has_rng else None
+    features, outputs = jax.lax.scan(repeat, inputs, stacked, length=repeats, unroll=unroll)
+    results = _unstack(outputs, repeats)
+    return [*results[:-1], results[-1]._replace(features=features)]
+
+
+def _checkpointed(stack: Layers, *, prevent_cse: bool) -> Callable[[Layer, Array, Context], Output]:
+    return jax.checkpoint(apply_layer, prevent_cse=prevent_cse) if stack.remat else apply_layer
 
 
 def _call(

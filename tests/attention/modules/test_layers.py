@@ -283,3 +283,14 @@ ERRORS = {
 def test_errors(words):
     with pytest.raises((TypeError, ValueError), match=words):
         jax.eval_shape(ERRORS[words])
+
+
+def test_a_scan_outside_of_jit_is_traced_once(monkeypatch):
+    calls, call = [], Affine.__call__
+    monkeypatch.setattr(
+        Affine, "__call__", lambda *args, **kw: calls.append(1) or call(*args, **kw)
+    )
+    stack = affine_layers("aaa")
+    for _ in range(3):
+        stack(INPUTS)
+    assert len(calls) <= 2
