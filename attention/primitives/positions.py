@@ -119,9 +119,8 @@ def yarn_scaling(factor: float, original_length: int) -> Scaling:
 
     A frequency f becomes u·f + (1 - u)·f / factor, where u = clip((r - 1) / 31, 0, 1) and
     r = original_length·f / 2π is its number of rotations. Queries and keys are both multiplied by
-    0.1 ln(factor) + 1, the √(1/t) of section 3. Released models with rope_type "yarn" differ: u is
-    linear in the index of the frequency, between the indices of 32 rotations and of 1. The
-    arguments are those of `llama3_scaling`.
+    0.1 ln(factor) + 1, the √(1/t) of section 3. Released models differ: u is linear in the index of
+    the frequency. The arguments are those of `llama3_scaling`.
     """
     return _piecewise_scaling(factor, original_length, 32, 0.1 * math.log(factor) + 1)
 

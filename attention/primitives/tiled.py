@@ -188,7 +188,10 @@ def plain_sums(layout: Layout, visits: Visits | None, one: Arguments, known: Sum
 
         def of_tile(here: Arguments) -> Sums:
             tile = join(here, of_all_columns)
-            exponentials = _exp(_scores(tile, -known.largest[:, None]))
+            exponents = _scores(tile, -known.largest[:, None])
+            # min(exponents, 0), derived as if it were not: rounded scores may exceed the largest.
+            zero = exponents - jax.lax.stop_gradient(exponents)
+            exponentials = jnp.exp(jnp.where(exponents > 0, zero, exponents))
             return Sums(None, exponentials.sum(axis=-1), _weighted_values(tile, exponentials))
 
         @checkpoint
@@ -231,21 +234,14 @@ def plain_sums(layout: Layout, visits: Visits | None, one: Arguments, known: Sum
     return _without_padding(sums, one)
 
 
-def _scores(tile: Arguments, *terms: Array) -> Array:
-    """Return the scores of a tile plus some terms; -inf where a pair is masked."""
+def _scores(tile: Arguments, added: Array) -> Array:
+    """Return the scores of a tile plus what is added; -inf where a pair is masked."""
     rows, columns = tile.query_positions[:, None], tile.key_positions[None, :]
-    products = product("TH,HS->TS", tile.query, tile.key, tile.dtype, tile.precision)
-    scores = tile.scale * products
+    scores = tile.scale * product("TH,HS->TS", tile.query, tile.key, tile.dtype, tile.precision)
     for score in tile.scores:
         scores = score(scores, rows, columns, tile.heads)
-    scores = sum(terms, scores)
+    scores += added
     return scores if tile.mask is None else jnp.where(tile.mask(rows, columns), scores, -jnp.inf)
-
-
-def _exp(exponents: Array) -> Array:
-    """Return exp(min(exponents, 0)), derived as exp: a rounded score may exceed the largest one."""
-    zero = exponents - jax.lax.stop_gradient(exponents)
-    return jnp.exp(jnp.where(exponents > 0, zero, exponents))
 
 
 def _weighted_values(tile: Arguments, weights: Array) -> Array:
