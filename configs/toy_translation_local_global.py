@@ -24,6 +24,6 @@ def get_config(form: str = FULL) -> ConfigDict:
     model.encoder_layers = model.decoder_layers = 2 if is_tiny(form) else 4
     model.softcap = 50.0
     model.logit_softcap = 30.0
-    local = {"window": 5, "rotary": {"base": 10_000.0}}
+    local = {"window": 4, "rotary": {"base": 10_000.0}}
     model.per_layer = (local, {"rotary": {"base": 1_000_000.0}})
     return config

@@ -186,13 +186,14 @@ class SelfAttention(Attention):
             width: D.
             rotary: rotates queries and keys `[..., T, N, H]` by their positions `[..., T]`, such as
                 `Rotary(base=10_000)`; layers that are scanned together need equal ones.
-            window: number of tokens on either side that a query may attend to, itself included.
+            window: number of tokens on either side that a query may attend to, as `before` of
+                `masks.window`.
             options: as in `Attention`.
 
         Raises:
-            ValueError: a window below 1, and as `Attention`.
+            ValueError: a window below 0, and as `Attention`.
         """
-        check_number("window", window, at_least=1)
+        check_number("window", window, at_least=0)
         super().__init__(width, **options)
         self.rotary, self.window = rotary, window
 
@@ -227,7 +228,7 @@ class SelfAttention(Attention):
             pairs = positions, jnp.where(context.valid(num_tokens), positions, EMPTY_SLOT)
             mask = and_mask(masks.full(), mask)  # every position but EMPTY_SLOT
         if self.window is not None:
-            mask = and_mask(masks.window(self.window - 1, self.window - 1), mask)
+            mask = and_mask(masks.window(self.window, self.window), mask)
 
         if cache is not None:
             cache, key = cache.extend(key, value, context.lengths)  # a view with values, positions
@@ -246,7 +247,7 @@ class SelfAttention(Attention):
     def new_cache(self, spec: CacheSpec) -> Cache:
         """Return an empty cache; with a window shorter than its size, a ring of one window."""
         kernel, values = self.key.kernel, self.value.kernel
-        size = spec.size if self.window is None else min(spec.size, self.window)
+        size = spec.size if self.window is None else min(spec.size, self.window + 1)
         return empty_cache(
             spec.batch,
             size,

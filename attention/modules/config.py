@@ -60,8 +60,8 @@ class BlockConfig:
         qkv_bias: the same for queries, keys and values; `use_bias` if None.
         attention_scale: factor of the products of queries and keys, 1/√H if None.
         softcap: bound of attention scores, none if None (Gemma 2).
-        window: number of tokens on either side that self-attention may attend to, itself included;
-            any if None.
+        window: number of tokens on either side that self-attention may attend to, as `before` of
+            `masks.window`; any if None.
         kernel_init: initializer of the kernels, of `INITIALIZERS`.
         dropout: rate on embeddings and on the output of every sublayer.
         attention_dropout: rate on the attention weights.
@@ -152,9 +152,15 @@ class TransformerConfig(BlockConfig):
 
     def __post_init__(self) -> None:
         """Check all fields."""
-        for name in ("width", "hidden", "max_length", "value_width", "window"):
+        for name in ("width", "hidden", "max_length", "value_width"):
             check_number(name, getattr(self, name), at_least=1)
-        for name in ("encoder_layers", "decoder_layers", "num_token_types", "norm_epsilon"):
+        for name in (
+            "window",
+            "encoder_layers",
+            "decoder_layers",
+            "num_token_types",
+            "norm_epsilon",
+        ):
             check_number(name, getattr(self, name), at_least=0)
         for name in ("attention_scale", "softcap", "logit_scale", "logit_softcap"):
             check_number(name, getattr(self, name), above=0)

@@ -163,7 +163,7 @@ def keys_in_window(path: Path, attention: Attention) -> int | None:
     """Return the largest number of keys that the window of a layer allows; None without one."""
     window = getattr(attention, "window", None)
     is_causal = path[0] == "decoder"
-    return window if window is None or is_causal else 2 * window - 1
+    return window if window is None else (1 if is_causal else 2) * window + 1
 
 
 def cache_for(model: nnx.Module, num_sources: int, size: int) -> Any:  # noqa: ANN401 - of `model`

@@ -32,7 +32,7 @@ def masks_of(model: nnx.Module, size: int = DRAWN) -> str:
         if stack == "decoder" and model.decoder.causal:
             mask = masks.causal()
         if attention.window is not None:
-            mask &= masks.window(attention.window - 1, attention.window - 1)
+            mask &= masks.window(attention.window, attention.window)
         layers.setdefault((stack, drawn(mask, size)), []).append(number)
     return "\n\n".join(
         f"{stack} self-attention, layers {', '.join(map(str, sorted(numbers)))}; rows: queries\n"

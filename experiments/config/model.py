@@ -85,11 +85,12 @@ class _Transformer:
 
     def __post_init__(self) -> None:
         """Check the fields."""
-        for name in ("width", "num_heads", "hidden", "max_length", "window", "head_width"):
+        for name in ("width", "num_heads", "hidden", "max_length", "head_width"):
             if getattr(self, name) is not None:
                 check_at_least(name, getattr(self, name), 1)
         for name in ("encoder_layers", "decoder_layers", "patch_size"):
             check_at_least(name, getattr(self, name, 1), 1)
+        check_at_least("window", self.window or 0, 0)
         for name in ("dropout", "attention_dropout"):
             check_share(name, getattr(self, name))
         # A plugin that adds a name to a registry of the library has imported the library.

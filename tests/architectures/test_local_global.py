@@ -19,7 +19,7 @@ def make_layer(index, rngs):
         qk_norm="rms",
         softcap=50.0,
         rotary=modules.Rotary(base=1e6 if is_global else 1e4),
-        window=None if is_global else WINDOW,
+        window=None if is_global else WINDOW - 1,
         rngs=rngs,
     )
     gelu = {"activation": "gelu", "gated": True}

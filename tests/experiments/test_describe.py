@@ -191,7 +191,7 @@ def test_flops_grow_with_layers_and_context():
 
 
 def test_layers_with_a_window_attend_to_and_cache_fewer_tokens():
-    per_layer = ({"window": 4}, {})
+    per_layer = ({"window": 3}, {})
     (plain,), (local,) = (
         Description.of(abstract(LanguageModel, decoder_layers=2, **choices), context=37).costs
         for choices in ({}, {"per_layer": per_layer})

@@ -200,7 +200,7 @@ SUBLAYERS = {
         returns=FEATURES | {"attention": {"weights": "[..., N, T, T]", "logsumexp": "[..., N, T]"}},
     ),
     "SelfAttention: rotary, window, positions": layer(
-        lambda rngs: SelfAttention(D, **HEADS, rotary=Rotary(), window=3, rngs=rngs),
+        lambda rngs: SelfAttention(D, **HEADS, rotary=Rotary(), window=2, rngs=rngs),
         inputs="[..., T, D]",
         positions="int32 [..., T]",
         returns=FEATURES,

@@ -34,7 +34,7 @@ function weightsOf(stack, layer, memory, head, t) {
   const slope = stack.score && !isCross ? stack.score.slopes[head] : 0;
   const window = layer.window ?? Infinity;
   const score = (product, s) => softCap(product - slope * Math.abs(t - s), layer.softcap);
-  const mask = (s) => isCross || (Math.abs(t - s) < window && !(stack.causal && s > t));
+  const mask = (s) => isCross || (Math.abs(t - s) <= window && !(stack.causal && s > t));
   return attentionWeights(query, keys, scale, score, mask);
 }
 

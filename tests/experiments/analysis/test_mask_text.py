@@ -27,7 +27,7 @@ def test_any_expression():
 
 @pytest.mark.parametrize("decoder_layers", [4, 5])
 def test_masks_of_local_and_global_layers(decoder_layers):
-    model = abstract(LanguageModel, decoder_layers=decoder_layers, per_layer=({"window": 2}, {}))
+    model = abstract(LanguageModel, decoder_layers=decoder_layers, per_layer=({"window": 1}, {}))
     local, whole = masks_of(model, 3).split("\n\n")
     numbers = "1, 3, 5" if decoder_layers == 5 else "1, 3"
     assert local == f"decoder self-attention, layers {numbers}; rows: queries\n" + CAUSAL.replace(

@@ -185,12 +185,12 @@ def test_a_window_of_an_encoder_reaches_in_both_directions():
         return flops(shapes, BATCH, mesh())
 
     for kind, keys in ((LanguageModel, 3), (MaskedLanguageModel, 5)):
-        masked = of_attention(kind) - of_attention(kind, window=3)
+        masked = of_attention(kind) - of_attention(kind, window=2)
         assert masked == 7 * 2 * B * T * (T - keys) * LAYERS * N * H
 
 
 def test_the_cache_of_a_window_has_a_slot_for_each_of_its_keys():
-    shapes = model(window=3)
+    shapes = model(window=2)
     cache = Planner(shapes, CONFIG, TrainPart(), BATCH).plan(mesh()).cache
     assert cache == 2 * 4 * B * 3 * N * H * LAYERS
 

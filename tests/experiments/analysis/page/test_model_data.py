@@ -51,12 +51,12 @@ TRANSFORMER = {
 }
 LLAMA = {
     **{"norm": "rms", "norm_placement": "both", "positions": "rotary", "tie": "all"},
-    **{"activation": "silu", "gated": True, "use_bias": False, "qk_norm": "rms", "window": 3},
+    **{"activation": "silu", "gated": True, "use_bias": False, "qk_norm": "rms", "window": 2},
     **{"head_width": 6, "logit_softcap": 2.0, "logit_scale": 0.5, "rotary": {"base": 100.0}},
 }
 GPT = {
     **{"positions": "alibi", "num_heads": 3, "width": 12},
-    "per_layer": ({"activation": "gelu"}, {"activation": "gelu_exact", "window": 2}),
+    "per_layer": ({"activation": "gelu"}, {"activation": "gelu_exact", "window": 1}),
 }
 SIGNS = (
     *"aλ字7½_ \x85\x1c\u3000.,?'“-«+€^→😀🏽❤\ufe0f\u0301ा\u200d\u200f\u202e\ufeff",
