@@ -9,18 +9,12 @@ from jax import Array
 from attention.modules import EncoderDecoder, LearnedPositions, TransformerConfig
 from attention.primitives.positions import sinusoidal
 from attention.weights import rules
-from attention.weights.rules import Family, Rule, Settings
 
 OFFSET = 2  # rows of the table of positions of BART that no token uses
 
 
 class OffsetPositions(LearnedPositions):
     """Learned positions in a table whose first rows are not used."""
-
-    def __init__(self, max_length: int, width: int, **options: object) -> None:
-        """Make the table; the arguments are those of `LearnedPositions`."""
-        super().__init__(max_length + OFFSET, width, **options)
-        self.max_length = max_length
 
     def __call__(self, positions: Array, width: int) -> Array:
         """Return the vectors `[..., T, D]` of positions `[..., T]`."""
@@ -33,8 +27,7 @@ def sines_then_cosines(positions: Array, width: int) -> Array:
     return jnp.concatenate([pairs[..., 0::2], pairs[..., 1::2]], axis=-1)
 
 
-def config(settings: Settings) -> TransformerConfig:
-    """Return the config of a checkpoint."""
+def _config(settings: rules.Settings) -> TransformerConfig:
     is_bart = settings["model_type"] == "bart"
     settings.require("decoder_attention_heads", settings["encoder_attention_heads"])
     settings.require("decoder_ffn_dim", settings["encoder_ffn_dim"])
@@ -62,51 +55,40 @@ def config(settings: Settings) -> TransformerConfig:
     )
 
 
-def build(settings: Settings, config: TransformerConfig, rngs: nnx.Rngs) -> EncoderDecoder:
-    """Return the model of a checkpoint."""
+def _build(settings: rules.Settings, config: TransformerConfig, rngs: nnx.Rngs) -> EncoderDecoder:
     model = rules.encoder_decoder(settings, config, rngs)
     for embedding in (model.source_embedding, model.target_embedding):
         embedding.positions = sines_then_cosines
         if settings["model_type"] == "bart":
-            embedding.positions = OffsetPositions(
-                config.max_length,
-                config.width,
-                scale=1.0,
-                param_dtype=config.param_dtype,
-                rngs=rngs,
-            )
+            options = {"scale": 1.0, "param_dtype": config.param_dtype, "rngs": rngs}
+            length = config.max_length
+            embedding.positions = OffsetPositions(length + OFFSET, config.width, **options)
+            embedding.positions.max_length = length
     return model
 
 
-def table(settings: Settings) -> list[Rule]:
-    """Return the rules of a checkpoint."""
-    del settings
-    projections = ("q_proj", "k_proj", "v_proj", "out_proj")
-    table = "target_embedding.tokens"
-    logits = "target_embedding.bias"
+def _rules(_: rules.Settings) -> list[rules.Rule]:
     found = [
-        Rule(table, "model.shared.weight"),
-        Rule(logits, "final_logits_bias", rules.LEADING_AXIS, default=0.0),
+        rules.Rule("target_embedding.tokens", "model.shared.weight"),
+        rules.Rule("target_embedding.bias", "final_logits_bias", rules.LEADING_AXIS, default=0.0),
     ]
     for stack, embedding in (("encoder", "source_embedding"), ("decoder", "target_embedding")):
         ours, theirs = f"{stack}.layers.{{i}}", f"model.{stack}.layers.{{i}}"
         found += [
-            Rule(f"{embedding}.positions.table", f"model.{stack}.embed_positions.weight"),
+            rules.Rule(f"{embedding}.positions.table", f"model.{stack}.embed_positions.weight"),
             *rules.norm(f"{embedding}.norm", f"model.{stack}.layernorm_embedding"),
-            *rules.linear(f"{ours}.feed_forward.sublayer.up", f"{theirs}.fc1"),
-            *rules.linear(f"{ours}.feed_forward.sublayer.down", f"{theirs}.fc2"),
-            *rules.norm(f"{ours}.feed_forward.norm", f"{theirs}.final_layer_norm"),
+            *rules.residual(f"{ours}.feed_forward", theirs, "final_layer_norm", ("fc1", "fc2")),
         ]
         for name, short in (("self_attention", "self_attn"), ("cross_attention", "encoder_attn")):
-            found += rules.attention(f"{ours}.{name}.sublayer", f"{theirs}.{short}", projections)
-            found += rules.norm(f"{ours}.{name}.norm", f"{theirs}.{short}_layer_norm")
+            names = [f"{short}.{each}_proj" for each in ("q", "k", "v", "out")]
+            found += rules.residual(f"{ours}.{name}", theirs, f"{short}_layer_norm", names)
     return found
 
 
-BART = Family(
-    config,
-    build,
-    table,
+BART = rules.Family(
+    _config,
+    _build,
+    _rules,
     copies={
         "lm_head.weight": "model.shared.weight",
         "model.encoder.embed_tokens.weight": "model.shared.weight",

@@ -1,14 +1,10 @@
 """BERT as a masked language model (Devlin et al. 2019)."""
 
-from flax import nnx
-
 from attention.modules import MaskedLanguageModel, TransformerConfig
 from attention.weights import rules
-from attention.weights.rules import Family, Rule, Settings
 
 
-def config(settings: Settings) -> TransformerConfig:
-    """Return the config of a checkpoint."""
+def _config(settings: rules.Settings) -> TransformerConfig:
     settings.require("position_embedding_type", "absolute")
     settings.require("is_decoder", False)
     return TransformerConfig(
@@ -31,38 +27,28 @@ def config(settings: Settings) -> TransformerConfig:
     )
 
 
-def build(settings: Settings, config: TransformerConfig, rngs: nnx.Rngs) -> MaskedLanguageModel:
-    """Return the model of a checkpoint."""
-    size = settings["vocab_size"]
-    return MaskedLanguageModel.from_config(config, vocab_size=size, has_head=True, rngs=rngs)
-
-
-def table(settings: Settings) -> list[Rule]:
-    """Return the rules of a checkpoint."""
-    del settings
+def _rules(_: rules.Settings) -> list[rules.Rule]:
     ours, theirs, tables = "encoder.layers.{i}", "bert.encoder.layer.{i}", "bert.embeddings"
-    projections = ("self.query", "self.key", "self.value", "output.dense")
+    names = ("self.query", "self.key", "self.value", "output.dense")
+    dense = ("intermediate.dense", "output.dense")
     return [
-        Rule("embedding.tokens", f"{tables}.word_embeddings.weight"),
-        Rule("embedding.positions.table", f"{tables}.position_embeddings.weight"),
-        Rule("embedding.token_types", f"{tables}.token_type_embeddings.weight"),
+        rules.Rule("embedding.tokens", f"{tables}.word_embeddings.weight"),
+        rules.Rule("embedding.positions.table", f"{tables}.position_embeddings.weight"),
+        rules.Rule("embedding.token_types", f"{tables}.token_type_embeddings.weight"),
         *rules.norm("embedding.norm", f"{tables}.LayerNorm"),
-        *rules.attention(f"{ours}.self_attention.sublayer", f"{theirs}.attention", projections),
-        *rules.norm(f"{ours}.self_attention.norm", f"{theirs}.attention.output.LayerNorm"),
-        *rules.linear(f"{ours}.feed_forward.sublayer.up", f"{theirs}.intermediate.dense"),
-        *rules.linear(f"{ours}.feed_forward.sublayer.down", f"{theirs}.output.dense"),
-        *rules.norm(f"{ours}.feed_forward.norm", f"{theirs}.output.LayerNorm"),
+        *rules.residual(f"{ours}.self_attention", f"{theirs}.attention", "output.LayerNorm", names),
+        *rules.residual(f"{ours}.feed_forward", theirs, "output.LayerNorm", dense),
         *rules.linear("head.linear", "cls.predictions.transform.dense"),
         *rules.norm("head.norm", "cls.predictions.transform.LayerNorm"),
-        Rule("embedding.bias", "cls.predictions.bias"),
+        rules.Rule("embedding.bias", "cls.predictions.bias"),
         *rules.linear("output", "cls.predictions.decoder"),
     ]
 
 
-BERT = Family(
-    config,
-    build,
-    table,
+BERT = rules.Family(
+    _config,
+    rules.from_config(MaskedLanguageModel, "vocab_size", has_head=True),
+    _rules,
     copies={
         "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
         "cls.predictions.decoder.bias": "cls.predictions.bias",

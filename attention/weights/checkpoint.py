@@ -3,8 +3,9 @@
 import json
 import math
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,23 +48,16 @@ DTYPE_FIELDS = ("dtype", "torch_dtype")
 # Attributes of modules that options of `load` may change.
 OPTIONS_OF_LOAD = (*DTYPES, "dropout", "implementation", "max_length")
 
-FLOATING = ("F64", "F32", "F16", "BF16")  # names of safetensors
 
+class Source(str):
+    """Content of config.json: the attribute `source` of a loaded model."""
 
-@dataclass(frozen=True)
-class Source:
-    """Where a loaded model is from: the attribute `source` of the model.
-
-    Attributes:
-        text: content of config.json.
-    """
-
-    text: str
+    __slots__ = ()
 
     @property
     def settings(self) -> Settings:
         """Fields of config.json, such as `eos_token_id` and `decoder_start_token_id`."""
-        return Settings(json.loads(self.text))
+        return Settings(json.loads(self))
 
 
 def load(
@@ -73,7 +67,7 @@ def load(
     param_dtype: DTypeLike | None = None,
     **options: Any,  # noqa: ANN401 - values of fields
 ) -> nnx.Module:
-    """Return the model of a checkpoint.
+    """Return the model of a checkpoint, with an attribute `source` for `save`.
 
     Class and config follow from config.json. Tensors are read one by one, those of the largest
     arrays first, so that no more than about 1.2 times the size of the model is in memory. No code
@@ -87,9 +81,6 @@ def load(
         param_dtype: of the parameters; that of the tensors if None.
         options: fields of `TransformerConfig` to change, such as `dtype` (of the computation),
             `scan`, `remat`, `dropout` or `implementation`; none with a model.
-
-    Returns:
-        A model with attribute `source`, for `save`.
 
     Raises:
         FileNotFoundError: no folder, no config.json or no tensors. Nothing is downloaded.
@@ -157,14 +148,12 @@ def save(
     family = _family(settings)
     if family is not OWN or "config" in settings:
         ignored = () if isinstance(config, TransformerConfig) else OPTIONS_OF_LOAD
-        kind = settings["model_type"]
-        _check_model(model, _abstract(family, settings, {}), kind, ignored=ignored)
+        _check_model(model, _abstract(family, settings, {}), settings["model_type"], ignored)
     parts = parts_by_tensor(model, family, settings)
 
     def tensor(name: str) -> np.ndarray:
         written = [part.write() for part in parts[name]]
-        axis = parts[name][0].rule.axis
-        return written[0] if axis is None else np.concatenate(written, axis=axis)
+        return np.concatenate(written, parts[name][0].rule.axis) if written[1:] else written[0]
 
     dtypes = {name: parts[name][0].array.dtype for name in sorted(parts)}
     sizes = {name: math.prod(parts[name][-1].end) * dtypes[name].itemsize for name in dtypes}
@@ -177,15 +166,12 @@ def save(
 
 
 def _check_dtype(name: str, dtype: DTypeLike | None) -> None:
-    try:
-        is_float = dtype is None or jnp.issubdtype(np.dtype(dtype), jnp.floating)
-    except TypeError:
-        is_float = False
-    if not is_float:
-        raise ValueError(
-            f"{name} must be a floating dtype, such as 'bfloat16', 'float16' or 'float32', "
-            f"got {dtype!r}"
-        )
+    with suppress(TypeError):  # of an unknown name
+        if dtype is None or jnp.issubdtype(np.dtype(dtype), jnp.floating):
+            return
+    raise ValueError(
+        f"{name} must be a floating dtype, such as 'bfloat16' or 'float32', got {dtype!r}"
+    )
 
 
 def _family(settings: Settings) -> Family:
@@ -199,11 +185,7 @@ def _family(settings: Settings) -> Family:
 
 
 def _abstract(family: Family, settings: Settings, options: Mapping[str, Any]) -> nnx.Module:
-    """Return the model of a config.json with shapes for arrays.
-
-    Raises:
-        ValueError: a field that is missing, not supported, or of another type.
-    """
+    """Return the model of a config.json with shapes for arrays."""
     try:
         config = replace(family.config(settings), **options)
         return nnx.eval_shape(lambda: family.build(settings, config, nnx.Rngs(0)))
@@ -218,11 +200,7 @@ def _problems(
 ) -> Iterator[str]:
     """Yield what is wrong with tensors: missing, of another shape or dtype, or unexpected.
 
-    Args:
-        parts: of the tensors that the model needs.
-        tensors: of the checkpoint; those of which there is only a copy are added.
-        family: of the checkpoint.
-        user: of the tensors, "its config.json" or "model=".
+    Those of which there is only a copy are added. The `user` is "its config.json" or "model=".
     """
     for copy, original in family.copies.items():
         if copy not in tensors or copy in parts or original not in parts:
@@ -238,7 +216,7 @@ def _problems(
                 yield f"lacks the tensor {name!r}, which {user} needs"
         elif (shape := tensors[name].shape) != last.end:
             yield f"contains {name!r} with shape {shape}, and {user} needs {last.end}"
-        elif is_float and (dtype := tensors[name].dtype) not in FLOATING:
+        elif is_float and (dtype := tensors[name].dtype) not in ("F64", "F32", "F16", "BF16"):
             yield f"contains {name!r} with dtype {dtype}: quantized checkpoints are not supported"
     for name in tensors:
         if not (name in parts or family.copies.get(name) in parts or family.is_ignored(name)):
@@ -256,61 +234,47 @@ def _filled(
     param_dtype: DTypeLike | None,
 ) -> nnx.Module:
     """Return a model with the arrays of a checkpoint, the largest of which are read first."""
+    definition, state = nnx.split(model)
+    flat = dict(nnx.to_flat_state(state))
     layers: dict[tuple[Any, ...], list[Part]] = {}
     for part in (part for each in parts.values() for part in each):
         layers.setdefault(part.key, []).append(part)
-    values = {}
-    for key in sorted(layers, key=lambda key: -layers[key][0].array.size):
-        values[key] = _read(layers[key], tensors, param_dtype)
-    definition, state = nnx.split(model)
-    flat = []
-    for key, leaf in nnx.to_flat_state(state):
-        if key in values:
-            value = values.pop(key)
-            leaf = leaf.replace(value) if isinstance(leaf, nnx.Variable) else value
-        elif isinstance(leaf.get_value(), jax.ShapeDtypeStruct):
+    for key in flat.keys() - layers.keys():
+        if isinstance(flat[key].get_value(), jax.ShapeDtypeStruct):
             raise ValueError(
                 f"the random state {'.'.join(map(str, key))} is in no checkpoint: pass a model= "
                 "with arrays, not one of nnx.eval_shape"
             )
-        flat.append((key, leaf))
+    for key in sorted(layers, key=lambda key: -layers[key][0].array.size):
+        value = _read(layers[key], tensors, param_dtype)
+        flat[key] = flat[key].replace(value) if isinstance(flat[key], nnx.Variable) else value
     return nnx.merge(definition, nnx.from_flat_state(flat))
 
 
 def _read(
     layers: Sequence[Part], tensors: Mapping[str, Tensor], param_dtype: DTypeLike | None
 ) -> jax.Array:
-    """Return an array with the parameters of layers, in the order of their parts.
-
-    Waits for the copy, so that the tensors can be freed.
-    """
+    """Return an array with the parameters of layers; waits until their tensors can be freed."""
     stacked = None
     for part in layers:
         if part.tensor in tensors:
             value = part.rule.layout.read(tensors[part.tensor].read(part.slices))
         else:
             value = np.full(part.shape, part.rule.default, part.array.dtype)
-        is_float = jnp.issubdtype(value.dtype, jnp.floating)
-        dtype = value.dtype if param_dtype is None or not is_float else param_dtype
-        value = value.reshape(part.shape).astype(dtype, copy=False)
+        if param_dtype is not None and jnp.issubdtype(value.dtype, jnp.floating):
+            value = value.astype(param_dtype, copy=False)
         if part.index is None:
-            stacked = value
+            stacked = value.reshape(part.shape)
         else:
-            stacked = np.empty(part.array.shape, dtype) if stacked is None else stacked
-            stacked[part.index] = value
+            stacked = np.empty(part.array.shape, value.dtype) if stacked is None else stacked
+            stacked[part.index] = value.reshape(part.shape)
     return jax.device_put(stacked).block_until_ready()
 
 
-def _check_model(
-    model: nnx.Module, made: nnx.Module, kind: str, *, ignored: Collection[str] = ()
-) -> None:
-    """Raise a ValueError if a model differs from the one that a config makes.
+def _check_model(model: nnx.Module, made: nnx.Module, kind: str, ignored: Sequence[str]) -> None:
+    """Raise a ValueError if a model differs from the abstract one that a config made.
 
-    Args:
-        model: to save.
-        made: by the config; may be abstract.
-        kind: of the config, in errors.
-        ignored: names of static attributes that may differ. How layers are stacked always may.
+    Static attributes whose name is `ignored` and the stacking of layers may differ.
     """
     own, others = map(_attributes, (model, made))
     for path in sorted(own.keys() | others.keys()):

@@ -6,7 +6,7 @@ Nothing but safetensors and JSON is read, neither of which can contain code.
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,19 +17,12 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
-SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")
+OURS = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors|model\.safetensors\.index\.json")
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor of a file that has not been read.
-
-    Attributes:
-        name: in the file.
-        path: of the file.
-        shape: of the tensor.
-        dtype: name of safetensors, such as "BF16".
-    """
+    """A tensor in a file, not read yet; `dtype` is a name of safetensors, such as "BF16"."""
 
     name: str
     path: Path
@@ -73,8 +66,7 @@ def list_tensors(folder: Path, rename: Callable[[str], str]) -> dict[str, Tensor
 
     Raises:
         FileNotFoundError: no such files.
-        ValueError: an index that is damaged or names a file outside the folder, a file that is
-            damaged, or two tensors with the same new name.
+        ValueError: a damaged index or file, or two tensors with the same new name.
     """
     names, assigned = [SINGLE], {}
     if not (folder / SINGLE).is_file() and (folder / INDEX).is_file():
@@ -121,15 +113,16 @@ def write_checkpoint(
     The files replace those of an earlier checkpoint when all are written; if that fails, the
     earlier checkpoint remains. Other files of the folder are kept.
 
-    Args:
-        folder: exists.
-        config: content of config.json.
-        sizes: number of bytes of each tensor by name, in the order of the files.
-        read: returns a tensor by its name; called once for each.
-        max_bytes: of a file, unless one tensor is larger.
+    The numbers of bytes `sizes` are in the order of the files, and `read` is called once for each
+    name. A file has at most `max_bytes`, unless one tensor is larger.
     """
-    shards = list(_shards(sizes, max_bytes))
-    index = {}
+    index, shards, total = {}, [[]], 0
+    for name, size in sizes.items():
+        if shards[-1] and total + size > max_bytes:
+            shards.append([])
+            total = 0
+        shards[-1].append(name)
+        total += size
     with TemporaryDirectory(prefix=".saving-", dir=folder) as name:
         temporary = Path(name)
         for number, names in enumerate(shards, start=1):
@@ -140,24 +133,11 @@ def write_checkpoint(
             save_file(tensors, temporary / file, metadata={"format": "pt"})
         if len(shards) > 1:
             content = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": index}
-            text = json.dumps(content, indent=2) + "\n"
-            (temporary / INDEX).write_text(text, encoding="utf-8")
+            (temporary / INDEX).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
         (temporary / "config.json").write_text(config, encoding="utf-8")
         written = sorted(path.name for path in temporary.iterdir())
         for file in written:
             os.replace(temporary / file, folder / file)
     for old in list(folder.iterdir()):
-        is_of_checkpoint = old.name in (SINGLE, INDEX) or SHARD.fullmatch(old.name)
-        if is_of_checkpoint and old.name not in written:
+        if OURS.fullmatch(old.name) and old.name not in written:
             old.unlink()
-
-
-def _shards(sizes: Mapping[str, int], max_bytes: int) -> Iterable[list[str]]:
-    names, total = [], 0
-    for name, size in sizes.items():
-        if names and total + size > max_bytes:
-            yield names
-            names, total = [], 0
-        names.append(name)
-        total += size
-    yield names

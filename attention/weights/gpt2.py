@@ -1,14 +1,14 @@
-"""GPT-2 (Radford et al. 2019)."""
+"""GPT-2 (Radford et al. 2019), which stores matrices as `[inputs, outputs]`."""
 
-from attention.modules import TransformerConfig
+from dataclasses import replace
+
+from attention.modules import LanguageModel, TransformerConfig
 from attention.weights import rules
-from attention.weights.rules import Family, Rule, Settings
 
 
-def config(settings: Settings) -> TransformerConfig:
-    """Return the config of a checkpoint."""
-    for name in ("scale_attn_by_inverse_layer_idx", "add_cross_attention"):
-        settings.require(name, False)
+def _config(settings: rules.Settings) -> TransformerConfig:
+    settings.require("scale_attn_by_inverse_layer_idx", False)
+    settings.require("add_cross_attention", False)
     width = settings["n_embd"]
     return TransformerConfig(
         width=width,
@@ -27,38 +27,32 @@ def config(settings: Settings) -> TransformerConfig:
     )
 
 
-def table(settings: Settings) -> list[Rule]:
-    """Return the rules of a checkpoint: matrices are stored as `[inputs, outputs]`."""
-    del settings
+def _rules(_: rules.Settings) -> list[rules.Rule]:
     ours, theirs = "decoder.layers.{i}", "transformer.h.{i}"
-    attention, projection = f"{ours}.self_attention.sublayer", f"{theirs}.attn.c_attn"
-    projections = []
-    for name in ("query", "key", "value"):
-        projections += [
-            Rule(f"{attention}.{name}.kernel", f"{projection}.weight", rules.matrix(), axis=1),
-            Rule(f"{attention}.{name}.bias", f"{projection}.bias", rules.FLAT, axis=0),
-        ]
+    attention, feed_forward = f"{ours}.self_attention.sublayer", f"{ours}.feed_forward.sublayer"
+    projections = [
+        replace(rule, axis=-1)
+        for name in ("query", "key", "value")
+        for rule in rules.linear(f"{attention}.{name}", f"{theirs}.attn.c_attn", rules.matrix())
+    ]
     return [
-        Rule("embedding.tokens", "transformer.wte.weight"),
-        Rule("embedding.positions.table", "transformer.wpe.weight"),
+        rules.Rule("embedding.tokens", "transformer.wte.weight"),
+        rules.Rule("embedding.positions.table", "transformer.wpe.weight"),
         *projections,
-        Rule(f"{attention}.output.kernel", f"{theirs}.attn.c_proj.weight", rules.matrix(2)),
-        Rule(f"{attention}.output.bias", f"{theirs}.attn.c_proj.bias"),
+        *rules.linear(f"{attention}.output", f"{theirs}.attn.c_proj", rules.matrix(2)),
         *rules.norm(f"{ours}.self_attention.norm", f"{theirs}.ln_1"),
-        Rule(f"{ours}.feed_forward.sublayer.up.kernel", f"{theirs}.mlp.c_fc.weight"),
-        Rule(f"{ours}.feed_forward.sublayer.up.bias", f"{theirs}.mlp.c_fc.bias"),
-        Rule(f"{ours}.feed_forward.sublayer.down.kernel", f"{theirs}.mlp.c_proj.weight"),
-        Rule(f"{ours}.feed_forward.sublayer.down.bias", f"{theirs}.mlp.c_proj.bias"),
+        *rules.linear(f"{feed_forward}.up", f"{theirs}.mlp.c_fc", rules.matrix()),
+        *rules.linear(f"{feed_forward}.down", f"{theirs}.mlp.c_proj", rules.matrix()),
         *rules.norm(f"{ours}.feed_forward.norm", f"{theirs}.ln_2"),
         *rules.norm("decoder.norm", "transformer.ln_f"),
         *rules.linear("output", "lm_head"),
     ]
 
 
-GPT2 = Family(
-    config,
-    rules.language_model,
-    table,
+GPT2 = rules.Family(
+    _config,
+    rules.from_config(LanguageModel, "vocab_size"),
+    _rules,
     copies={"lm_head.weight": "transformer.wte.weight"},
     ignored=("transformer.h.*.attn.bias", "transformer.h.*.attn.masked_bias"),
     renames=((r"^(h\.|wte\.|wpe\.|ln_f\.)", r"transformer.\1"),),

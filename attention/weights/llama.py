@@ -2,10 +2,9 @@
 
 from typing import Any
 
-from attention.modules import Rotary, TransformerConfig
+from attention.modules import LanguageModel, Rotary, TransformerConfig
 from attention.primitives.choice import one_of
 from attention.weights import rules
-from attention.weights.rules import Family, Rule, Settings
 
 FULL, SLIDING = "full_attention", "sliding_attention"  # layer_types
 ROPE_FIELDS = (
@@ -14,8 +13,7 @@ ROPE_FIELDS = (
 )
 
 
-def config(settings: Settings) -> TransformerConfig:
-    """Return the config of a checkpoint."""
+def _config(settings: rules.Settings) -> TransformerConfig:
     attention_bias = settings.get("attention_bias", False)
     settings.require("mlp_bias", attention_bias)
     return TransformerConfig(
@@ -29,7 +27,7 @@ def config(settings: Settings) -> TransformerConfig:
         norm="rms",
         norm_epsilon=settings.get("rms_norm_eps", 1e-6),
         positions="rotary",
-        rotary=rotary(settings),
+        rotary=_rotary(settings),
         max_length=settings["max_position_embeddings"],
         decoder_layers=settings["num_hidden_layers"],
         tie="output" if settings.get("tie_word_embeddings", False) else "none",
@@ -37,16 +35,12 @@ def config(settings: Settings) -> TransformerConfig:
         qkv_bias=attention_bias or settings["model_type"] == "qwen2",
         embedding_scale=1.0,
         attention_dropout=settings.get("attention_dropout", 0.0),
-        per_layer=windows(settings),
+        per_layer=_windows(settings),
     )
 
 
-def rotary(settings: Settings) -> Rotary:
-    """Return the rotary positions, from the fields of old and of new versions of transformers.
-
-    Raises:
-        ValueError: a scaling or a field that is not supported, or a scaling without its fields.
-    """
+def _rotary(settings: rules.Settings) -> Rotary:
+    """Return the rotary positions, from the fields of old and of new versions of transformers."""
     given = settings.get("rope_parameters") or settings.get("rope_scaling") or {}
     given = {"rope_theta": settings.get("rope_theta", 10_000.0)} | given
     kind = given.pop("rope_type", given.pop("type", "default"))
@@ -58,7 +52,7 @@ def rotary(settings: Settings) -> Rotary:
     one_of("rope_type", kind, ("default", "linear", "llama3"))
     for name in given:
         one_of("fields of rope_parameters", name, ROPE_FIELDS)
-    fields = Settings(given, model_type=settings["model_type"])
+    fields = rules.Settings(given, model_type=settings["model_type"])
     settings.require("partial_rotary_factor", 1.0, None)
     fields.require("partial_rotary_factor", 1.0, None)
     fields.require("low_freq_factor", 1)
@@ -69,7 +63,7 @@ def rotary(settings: Settings) -> Rotary:
     return Rotary(base=fields["rope_theta"], **scaling)
 
 
-def windows(settings: Settings) -> list[dict[str, Any]]:
+def _windows(settings: rules.Settings) -> list[dict[str, Any]]:
     """Return the window of each layer, as `TransformerConfig.per_layer`.
 
     Mistral has one for all layers, and Qwen 2 for some of them with `use_sliding_window`.
@@ -89,29 +83,23 @@ def windows(settings: Settings) -> list[dict[str, Any]]:
     return [{"window": window if kind == SLIDING else None} for kind in kinds]
 
 
-def table(settings: Settings) -> list[Rule]:
-    """Return the rules of a checkpoint."""
-    del settings
+def _rules(_: rules.Settings) -> list[rules.Rule]:
     ours, theirs = "decoder.layers.{i}", "model.layers.{i}"
-    feed_forward = f"{ours}.feed_forward.sublayer"
-    projections = ("q_proj", "k_proj", "v_proj", "o_proj")
+    attention = [f"self_attn.{name}_proj" for name in "qkvo"]
+    dense = [f"mlp.{name}_proj" for name in ("up", "down", "gate")]
     return [
-        Rule("embedding.tokens", "model.embed_tokens.weight"),
-        *rules.attention(f"{ours}.self_attention.sublayer", f"{theirs}.self_attn", projections),
-        *rules.norm(f"{ours}.self_attention.norm", f"{theirs}.input_layernorm"),
-        *rules.linear(f"{feed_forward}.gate", f"{theirs}.mlp.gate_proj"),
-        *rules.linear(f"{feed_forward}.up", f"{theirs}.mlp.up_proj"),
-        *rules.linear(f"{feed_forward}.down", f"{theirs}.mlp.down_proj"),
-        *rules.norm(f"{ours}.feed_forward.norm", f"{theirs}.post_attention_layernorm"),
+        rules.Rule("embedding.tokens", "model.embed_tokens.weight"),
+        *rules.residual(f"{ours}.self_attention", theirs, "input_layernorm", attention),
+        *rules.residual(f"{ours}.feed_forward", theirs, "post_attention_layernorm", dense),
         *rules.norm("decoder.norm", "model.norm"),
         *rules.linear("output", "lm_head"),
     ]
 
 
-LLAMA = Family(
-    config,
-    rules.language_model,
-    table,
+LLAMA = rules.Family(
+    _config,
+    rules.from_config(LanguageModel, "vocab_size"),
+    _rules,
     copies={"lm_head.weight": "model.embed_tokens.weight"},
     ignored=("model.layers.*.self_attn.rotary_emb.inv_freq",),
 )

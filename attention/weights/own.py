@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import is_dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -37,11 +37,7 @@ MODELS: dict[type[nnx.Module], Callable[[Any], dict[str, Any]]] = {
 
 
 def describe(model: nnx.Module, config: TransformerConfig | None) -> dict[str, Any]:
-    """Return the content of `config.json`.
-
-    Args:
-        model: any; with a config, of a class in `MODELS`.
-        config: the one that `from_config` was given. None: `load` will need a model.
+    """Return the content of `config.json`: of a model in `MODELS`, or of any one without a config.
 
     Raises:
         ValueError: a field that is a function, or another class.
@@ -59,36 +55,20 @@ def describe(model: nnx.Module, config: TransformerConfig | None) -> dict[str, A
         "model_type": MODEL_TYPE,
         "model": kind.__name__,
         "arguments": MODELS[kind](model),
-        "config": _as_json(config),
+        "config": json.loads(json.dumps(config, default=_as_json)),
     }
 
 
-def _as_json(config: TransformerConfig) -> dict[str, Any]:
-    """Return the fields of a config with dtypes as names."""
-    values = {}
-    for name, value in asdict(config).items():
-        try:
-            values[name] = json.loads(json.dumps(value, default=_name_of_dtype))
-        except TypeError:
-            raise ValueError(
-                f"{name} of the config contains a function, which a file cannot contain: register "
-                "it and give its name"
-            ) from None
-    return values
+def _as_json(value: object) -> object:
+    if is_dataclass(value):
+        return vars(value)
+    if isinstance(value, type | np.dtype) and (dtype := np.dtype(value)).kind != "O":
+        return dtype.name
+    name = getattr(value, "__name__", value)
+    raise ValueError(f"config= contains the function {name}: register it and give its name")
 
 
-def _name_of_dtype(value: object) -> str:
-    if (dtype := np.dtype(value)).kind == "O":  # of a class; a function is a TypeError
-        raise TypeError
-    return dtype.name
-
-
-def config(settings: Settings) -> TransformerConfig:
-    """Return the config of a checkpoint.
-
-    Raises:
-        ValueError: the checkpoint of a model that was saved without a config.
-    """
+def _config(settings: Settings) -> TransformerConfig:
     if "config" not in settings:
         raise ValueError(
             "this checkpoint was saved without a config: use load(folder, model=...) with a model "
@@ -97,11 +77,10 @@ def config(settings: Settings) -> TransformerConfig:
     return TransformerConfig(**settings["config"])
 
 
-def build(settings: Settings, config: TransformerConfig, rngs: nnx.Rngs) -> nnx.Module:
-    """Return the model of a checkpoint."""
+def _build(settings: Settings, config: TransformerConfig, rngs: nnx.Rngs) -> nnx.Module:
     kinds = {kind.__name__: kind for kind in MODELS}
     one_of("model", settings["model"], tuple(kinds))
     return kinds[settings["model"]].from_config(config, rngs=rngs, **settings["arguments"])
 
 
-OWN = Family(config, build)
+OWN = Family(_config, _build)

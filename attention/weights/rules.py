@@ -15,12 +15,9 @@ import jax
 import numpy as np
 from flax import nnx
 
-from attention.modules import EncoderDecoder, LanguageModel, TransformerConfig
+from attention.modules import EncoderDecoder, TransformerConfig
 from attention.modules.transformer import Layers
 from attention.primitives.choice import one_of
-
-# Arrays of numpy or jax: layouts use methods that both have.
-ArrayLike = Any
 
 # Names of Hugging Face to names in `attention.modules.ACTIVATIONS`.
 ACTIVATIONS = {
@@ -62,7 +59,7 @@ class Settings(dict[str, Any]):
 
 @dataclass(frozen=True)
 class Layout:
-    """An invertible change of the order of axes and of the shape.
+    """An invertible change of the order of axes and of the shape of numpy and jax arrays.
 
     Attributes:
         write: `(parameter) -> tensor`.
@@ -70,23 +67,18 @@ class Layout:
             another shape; the parameter is the reshaped array.
     """
 
-    write: Callable[[ArrayLike], ArrayLike]
-    read: Callable[[ArrayLike], ArrayLike] = lambda tensor: tensor
-
-
-def _matrix(array: ArrayLike, num_inputs: int) -> ArrayLike:
-    inputs = math.prod(array.shape[:num_inputs])
-    return array.reshape(inputs, math.prod(array.shape[num_inputs:]))
-
-
-def transposed(num_inputs: int = 1) -> Layout:
-    """Return the layout of a PyTorch `Linear`: `[*inputs, *outputs]` as `[outputs, inputs]`."""
-    return Layout(lambda array: _matrix(array, num_inputs).T, lambda tensor: tensor.T)
+    write: Callable[[Any], Any]
+    read: Callable[[Any], Any] = lambda tensor: tensor
 
 
 def matrix(num_inputs: int = 1) -> Layout:
     """Return the layout of a matrix: `[*inputs, *outputs]` as `[inputs, outputs]`."""
-    return Layout(lambda array: _matrix(array, num_inputs))
+    return Layout(lambda array: array.reshape(math.prod(array.shape[:num_inputs]), -1))
+
+
+def transposed(num_inputs: int = 1) -> Layout:
+    """Return the layout of a PyTorch `Linear`: `[*inputs, *outputs]` as `[outputs, inputs]`."""
+    return Layout(lambda array: matrix(num_inputs).write(array).T, lambda tensor: tensor.T)
 
 
 SAME = Layout(lambda array: array)
@@ -114,16 +106,10 @@ class Rule:
     default: float | None = None
 
 
-def linear(parameter: str, tensor: str, *, num_inputs: int = 1) -> tuple[Rule, Rule]:
-    """Return the rules of kernel and bias of a linear layer that PyTorch stores.
-
-    Args:
-        parameter: path of the layer.
-        tensor: name of the layer in the checkpoint.
-        num_inputs: number of input axes of the kernel.
-    """
+def linear(parameter: str, tensor: str, layout: Layout | None = None) -> tuple[Rule, Rule]:
+    """Return the rules of kernel and bias of a linear layer; no layout means that of PyTorch."""
     return (
-        Rule(f"{parameter}.kernel", f"{tensor}.weight", transposed(num_inputs)),
+        Rule(f"{parameter}.kernel", f"{tensor}.weight", layout or transposed()),
         Rule(f"{parameter}.bias", f"{tensor}.bias", FLAT),
     )
 
@@ -136,15 +122,25 @@ def norm(parameter: str, tensor: str) -> tuple[Rule, Rule]:
     )
 
 
-def attention(parameter: str, tensor: str, names: Sequence[str]) -> tuple[Rule, ...]:
-    """Return the rules of queries, keys, values and output, given their four names."""
-    query, key, value, output = (f"{tensor}.{name}" for name in names)
-    return (
-        *linear(f"{parameter}.query", query),
-        *linear(f"{parameter}.key", key),
-        *linear(f"{parameter}.value", value),
-        *linear(f"{parameter}.output", output, num_inputs=2),
-    )
+def residual(parameter: str, tensor: str, of_norm: str, names: Sequence[str]) -> list[Rule]:
+    """Return the rules of a sublayer and its norm.
+
+    Args:
+        parameter: path of the `Residual`, which ends with "attention" or "feed_forward".
+        tensor: where the names of its tensors begin.
+        of_norm: rest of the name of the norm.
+        names: rests of those of query, key, value and output, or of up, down and gate.
+    """
+    is_attention = parameter.endswith("attention")
+    ours = ("query", "key", "value", "output") if is_attention else ("up", "down", "gate")
+    found = [*norm(f"{parameter}.norm", f"{tensor}.{of_norm}")]
+    for part, name in zip(ours, names, strict=is_attention):  # the gate is optional
+        layout = transposed(2 if part == "output" else 1)
+        found += linear(f"{parameter}.sublayer.{part}", f"{tensor}.{name}", layout)
+    return found
+
+
+Build = Callable[[Settings, TransformerConfig, nnx.Rngs], nnx.Module]
 
 
 @dataclass(frozen=True)
@@ -164,7 +160,7 @@ class Family:
     """
 
     config: Callable[[Settings], TransformerConfig]
-    build: Callable[[Settings, TransformerConfig, nnx.Rngs], nnx.Module]
+    build: Build
     rules: Callable[[Settings], Sequence[Rule]] | None = None
     copies: Mapping[str, str] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
@@ -181,17 +177,17 @@ class Family:
         return any(fnmatch(name, pattern) for pattern in self.ignored)
 
 
-def language_model(settings: Settings, config: TransformerConfig, rngs: nnx.Rngs) -> LanguageModel:
-    """Return the model of a decoder-only checkpoint, as `Family.build`."""
-    return LanguageModel.from_config(config, vocab_size=settings["vocab_size"], rngs=rngs)
+def from_config(kind: type[nnx.Module], *sizes: str, **options: object) -> Build:
+    """Return `Family.build` of a class; the arguments `sizes` are the size of the vocabulary."""
+
+    def build(settings: Settings, config: TransformerConfig, rngs: nnx.Rngs) -> nnx.Module:
+        given = dict.fromkeys(sizes, settings["vocab_size"])
+        return kind.from_config(config, rngs=rngs, **given, **options)
+
+    return build
 
 
-def encoder_decoder(
-    settings: Settings, config: TransformerConfig, rngs: nnx.Rngs
-) -> EncoderDecoder:
-    """Return the model of a checkpoint with one vocabulary for source and target."""
-    sizes = dict.fromkeys(("source_vocab_size", "target_vocab_size"), settings["vocab_size"])
-    return EncoderDecoder.from_config(config, rngs=rngs, **sizes)
+encoder_decoder = from_config(EncoderDecoder, "source_vocab_size", "target_vocab_size")
 
 
 class Part(NamedTuple):
@@ -255,7 +251,7 @@ def parts_by_tensor(model: nnx.Module, family: Family, settings: Settings) -> di
             if rule.axis is not None:
                 start = parts[-1].end[rule.axis] if parts else 0
                 end[rule.axis] += start
-                slices = (*[slice(None)] * rule.axis, slice(start, end[rule.axis]))
+                slices = (*[slice(None)] * (rule.axis % len(end)), slice(start, end[rule.axis]))
             place = index if is_stacked else None
             parts.append(Part(key, place, array, rule, name, tuple(end), slices))
     return tensors

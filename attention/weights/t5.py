@@ -4,11 +4,9 @@ from flax import nnx
 
 from attention.modules import EncoderDecoder, Relative, TransformerConfig
 from attention.weights import rules
-from attention.weights.rules import Family, Rule, Settings
 
 
-def config(settings: Settings) -> TransformerConfig:
-    """Return the config of a checkpoint."""
+def _config(settings: rules.Settings) -> TransformerConfig:
     width, tied = settings["d_model"], settings.get("tie_word_embeddings", True)
     if not tied:
         settings.require("scale_decoder_outputs", False)
@@ -42,47 +40,35 @@ def config(settings: Settings) -> TransformerConfig:
     )
 
 
-def build(settings: Settings, config: TransformerConfig, rngs: nnx.Rngs) -> EncoderDecoder:
-    """Return the model of a checkpoint."""
+def _build(settings: rules.Settings, config: TransformerConfig, rngs: nnx.Rngs) -> EncoderDecoder:
     model = rules.encoder_decoder(settings, config, rngs)
     for embedding in (model.source_embedding, model.target_embedding):
         embedding.max_length = None  # the last bucket is for all larger distances
     return model
 
 
-def table(settings: Settings) -> list[Rule]:
-    """Return the rules of a checkpoint."""
+def _rules(settings: rules.Settings) -> list[rules.Rule]:
     up = "wi_1" if settings.get("feed_forward_proj", "relu").startswith("gated-") else "wi"
-    found = [
-        Rule("target_embedding.tokens", "shared.weight"),
-        *rules.linear("output", "lm_head"),
-    ]
+    found = [rules.Rule("target_embedding.tokens", "shared.weight")]
     decoder = (("self_attention", "SelfAttention"), ("cross_attention", "EncDecAttention"))
     for stack, attentions in (("encoder", decoder[:1]), ("decoder", decoder)):
         ours, theirs = f"{stack}.layers.{{i}}", f"{stack}.block.{{i}}.layer"
         table = f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
-        found.append(Rule(f"{stack}.score.table", table, rules.transposed()))
+        found.append(rules.Rule(f"{stack}.score.table", table, rules.transposed()))
         for number, (name, long) in enumerate(attentions):
-            block = f"{theirs}.{number}"
-            attention = f"{block}.{long}"
-            found += rules.attention(f"{ours}.{name}.sublayer", attention, ("q", "k", "v", "o"))
-            found += rules.norm(f"{ours}.{name}.norm", f"{block}.layer_norm")
-        ours, block = f"{ours}.feed_forward", f"{theirs}.{len(attentions)}"
-        dense = f"{block}.DenseReluDense"
-        found += [
-            *rules.norm(f"{ours}.norm", f"{block}.layer_norm"),
-            *rules.linear(f"{ours}.sublayer.gate", f"{dense}.wi_0"),
-            *rules.linear(f"{ours}.sublayer.up", f"{dense}.{up}"),
-            *rules.linear(f"{ours}.sublayer.down", f"{dense}.wo"),
-            *rules.norm(f"{stack}.norm", f"{stack}.final_layer_norm"),
-        ]
-    return found
+            names = [f"{long}.{each}" for each in "qkvo"]
+            found += rules.residual(f"{ours}.{name}", f"{theirs}.{number}", "layer_norm", names)
+        block = f"{theirs}.{len(attentions)}"
+        names = [f"DenseReluDense.{each}" for each in (up, "wo", "wi_0")]
+        found += rules.residual(f"{ours}.feed_forward", block, "layer_norm", names)
+        found += rules.norm(f"{stack}.norm", f"{stack}.final_layer_norm")
+    return [*found, *rules.linear("output", "lm_head")]
 
 
-T5 = Family(
-    config,
-    build,
-    table,
+T5 = rules.Family(
+    _config,
+    _build,
+    _rules,
     copies={
         "lm_head.weight": "shared.weight",
         "encoder.embed_tokens.weight": "shared.weight",

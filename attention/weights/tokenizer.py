@@ -20,33 +20,12 @@ class Tokenizer:
         return self.tokenizer.get_vocab_size()
 
     def encode(self, text: str, *, special_tokens: bool = True) -> list[int]:
-        """Return the ids of a text.
-
-        Args:
-            text: any string.
-            special_tokens: whether to add the special tokens that the tokenizer defines.
-        """
+        """Return the ids of a text, with the special tokens that the tokenizer adds or without."""
         return self.tokenizer.encode(text, add_special_tokens=special_tokens).ids
 
     def decode(self, ids: Iterable[int], *, special_tokens: bool = False) -> str:
-        """Return the text of ids.
-
-        Args:
-            ids: integers.
-            special_tokens: whether the text contains special tokens.
-        """
+        """Return the text of ids, with the special tokens among them or without."""
         return self.tokenizer.decode(list(map(int, ids)), skip_special_tokens=not special_tokens)
-
-    def id_of(self, token: str) -> int:
-        """Return the id of a token.
-
-        Raises:
-            ValueError: an unknown token.
-        """
-        found = self.tokenizer.token_to_id(token)
-        if found is None:
-            raise ValueError(f"the tokenizer has no token {token!r}")
-        return found
 
 
 def load_tokenizer(folder: str | os.PathLike[str]) -> Tokenizer:

@@ -6,7 +6,6 @@ from jax import Array
 
 from attention.modules import Classifier, ClassToken, PatchEmbedding, TransformerConfig
 from attention.weights import rules
-from attention.weights.rules import Family, Layout, Rule, Settings
 
 
 class PositionedClassToken(ClassToken):
@@ -23,15 +22,14 @@ class PositionedClassToken(ClassToken):
         return vectors.at[..., :1, :].add(self.position[...].astype(vectors.dtype)), lengths
 
 
-def image_shape(settings: Settings) -> tuple[int, int, int]:
+def image_shape(settings: rules.Settings) -> tuple[int, int, int]:
     """Return height, width and channels of the images of a checkpoint."""
     size = settings["image_size"]
     height, width = (size, size) if isinstance(size, int) else size
     return height, width, settings.get("num_channels", 3)
 
 
-def config(settings: Settings) -> TransformerConfig:
-    """Return the config of a checkpoint."""
+def _config(settings: rules.Settings) -> TransformerConfig:
     height, width, _ = image_shape(settings)
     size = settings["patch_size"]
     return TransformerConfig(
@@ -50,7 +48,7 @@ def config(settings: Settings) -> TransformerConfig:
     )
 
 
-def build(settings: Settings, config: TransformerConfig, rngs: nnx.Rngs) -> Classifier:
+def _build(settings: rules.Settings, config: TransformerConfig, rngs: nnx.Rngs) -> Classifier:
     """Return the model of a checkpoint; it maps images `[..., height, width, channels]`."""
     embedding = PatchEmbedding.from_config(
         config, image_shape=image_shape(settings), patch_size=settings["patch_size"], rngs=rngs
@@ -61,37 +59,28 @@ def build(settings: Settings, config: TransformerConfig, rngs: nnx.Rngs) -> Clas
     return model
 
 
-def patch_kernel(size: int, channels: int) -> Layout:
-    """Return the layout of a PyTorch `Conv2d` whose stride is the size of its kernel.
-
-    The parameter `[size·size·channels, D]` is stored as `[D, channels, size, size]`.
-    """
-    return Layout(
+def _rules(settings: rules.Settings) -> list[rules.Rule]:
+    ours, theirs, first = "encoder.layers.{i}", "vit.encoder.layer.{i}", "vit.embeddings"
+    names = [f"attention.attention.{name}" for name in ("query", "key", "value")]
+    names.append("attention.output.dense")
+    dense = ("intermediate.dense", "output.dense")
+    size, channels = settings["patch_size"], image_shape(settings)[2]
+    kernel = rules.Layout(  # of a PyTorch Conv2d, [D, channels, size, size]
         lambda array: array.reshape(size, size, channels, -1).transpose(3, 2, 0, 1),
         lambda tensor: tensor.transpose(2, 3, 1, 0),
     )
-
-
-def table(settings: Settings) -> list[Rule]:
-    """Return the rules of a checkpoint."""
-    ours, theirs, first = "encoder.layers.{i}", "vit.encoder.layer.{i}", "vit.embeddings"
-    projections = ("attention.query", "attention.key", "attention.value", "output.dense")
-    kernel = patch_kernel(settings["patch_size"], image_shape(settings)[2])
     patch, positions = f"{first}.patch_embeddings.projection", f"{first}.position_embeddings"
     return [
-        Rule("embedding.projection.kernel", f"{patch}.weight", kernel),
-        Rule("embedding.projection.bias", f"{patch}.bias"),
-        Rule("pooling.vector", f"{first}.cls_token", rules.LEADING_AXIS),
-        Rule("pooling.position", positions, rules.LEADING_AXIS, axis=1),
-        Rule("embedding.positions.table", positions, rules.LEADING_AXIS, axis=1),
-        *rules.attention(f"{ours}.self_attention.sublayer", f"{theirs}.attention", projections),
-        *rules.norm(f"{ours}.self_attention.norm", f"{theirs}.layernorm_before"),
-        *rules.linear(f"{ours}.feed_forward.sublayer.up", f"{theirs}.intermediate.dense"),
-        *rules.linear(f"{ours}.feed_forward.sublayer.down", f"{theirs}.output.dense"),
-        *rules.norm(f"{ours}.feed_forward.norm", f"{theirs}.layernorm_after"),
+        rules.Rule("embedding.projection.kernel", f"{patch}.weight", kernel),
+        rules.Rule("embedding.projection.bias", f"{patch}.bias"),
+        rules.Rule("pooling.vector", f"{first}.cls_token", rules.LEADING_AXIS),
+        rules.Rule("pooling.position", positions, rules.LEADING_AXIS, axis=1),
+        rules.Rule("embedding.positions.table", positions, rules.LEADING_AXIS, axis=1),
+        *rules.residual(f"{ours}.self_attention", theirs, "layernorm_before", names),
+        *rules.residual(f"{ours}.feed_forward", theirs, "layernorm_after", dense),
         *rules.norm("encoder.norm", "vit.layernorm"),
         *rules.linear("output", "classifier"),
     ]
 
 
-VIT = Family(config, build, table, ignored=("vit.pooler.*",))
+VIT = rules.Family(_config, _build, _rules, ignored=("vit.pooler.*",))

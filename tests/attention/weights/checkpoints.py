@@ -5,19 +5,14 @@ import json
 import shutil
 from pathlib import Path
 
-import jax
-import numpy as np
+import chex
 from flax import nnx
 from safetensors.numpy import load_file, save_file
 
 from attention import weights
 
 FOLDER = Path(__file__).parents[2] / "fixtures" / "checkpoints"
-FAMILIES = (
-    *("gpt2", "llama", "mistral", "qwen2"),
-    *("bart", "marian", "t5", "t5_v1_1"),
-    *("bert", "vit"),
-)
+FAMILIES = ["gpt2", "llama", "mistral", "qwen2", "bart", "marian", "t5", "t5_v1_1", "bert", "vit"]
 
 
 @functools.cache
@@ -37,19 +32,12 @@ def tensors_of(folder):
     return found
 
 
-def assert_equal(left, right):
-    assert left.keys() == right.keys()
-    for name, value in left.items():
-        assert value.dtype == right[name].dtype, name
-        np.testing.assert_array_equal(value, right[name], err_msg=name)
+assert_equal = functools.partial(chex.assert_trees_all_equal, strict=True)
 
 
-def assert_equal_models(left, right):
-    """Compare the parameters by path."""
-    left, right = (nnx.split(model)[1] for model in (left, right))
-    assert jax.tree.structure(left) == jax.tree.structure(right)
-    for one, other in zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True):
-        np.testing.assert_array_equal(one, other)
+def assert_same(left, right):
+    """Compare the parameters of two models by path."""
+    assert_equal(nnx.state(left), nnx.state(right))
 
 
 def changed_copy(name, folder, *, tensors=None, **settings):

@@ -5,19 +5,13 @@ import json
 import numpy as np
 import pytest
 
-pytest.importorskip("safetensors", reason="needs the extra attention[weights]")
-pytest.importorskip("tokenizers", reason="needs the extra attention[weights]")
+pytest.importorskip("attention.weights", reason="needs the extra attention[weights]")
 
 from safetensors.numpy import load_file, save_file
 
 from attention import weights
 from attention.weights import files
-from tests.attention.weights.checkpoints import (
-    assert_equal_models,
-    changed_copy,
-    model_of,
-    tensors_of,
-)
+from tests.attention.weights.checkpoints import assert_same, changed_copy, model_of, tensors_of
 
 
 def test_index_decides_which_copy_of_a_tensor_is_read(tmp_path):
@@ -26,7 +20,7 @@ def test_index_decides_which_copy_of_a_tensor_is_read(tmp_path):
     stale = {name: np.zeros_like(tensor) for name, tensor in tensors_of(folder).items()}
     for path in folder.glob("model-*.safetensors"):
         save_file(stale | load_file(path), path)
-    assert_equal_models(weights.load(folder), model_of("mistral"))
+    assert_same(weights.load(folder), model_of("mistral"))
     path = folder / "model.safetensors.index.json"
     index = json.loads(path.read_text())["weight_map"]
     del index["model.norm.weight"]
@@ -47,21 +41,20 @@ def contents(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-@pytest.mark.parametrize("max_bytes", [10_000, 10**9])
-def test_failed_write_leaves_the_earlier_checkpoint(max_bytes, tmp_path, monkeypatch):
-    weights.save(model_of("llama"), tmp_path, max_bytes=max_bytes)
+def test_failed_write_leaves_the_earlier_checkpoint(tmp_path, monkeypatch):
+    weights.save(model_of("llama"), tmp_path, max_bytes=10_000)
     before = contents(tmp_path)
     save_file, calls = files.save_file, []
 
     def full_disk(*arguments, **options):
         calls.append(None)
-        if len(calls) == (2 if max_bytes == 10_000 else 1):
+        if len(calls) == 2:
             raise OSError("no space left on device")
         save_file(*arguments, **options)
 
     monkeypatch.setattr(files, "save_file", full_disk)
     with pytest.raises(OSError, match="no space left"):
-        weights.save(model_of("gpt2"), tmp_path, max_bytes=max_bytes)
+        weights.save(model_of("gpt2"), tmp_path, max_bytes=10_000)
     assert contents(tmp_path) == before
 
 

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-pytest.importorskip("safetensors", reason="needs the extra attention[weights]")
-pytest.importorskip("tokenizers", reason="needs the extra attention[weights]")
+pytest.importorskip("attention.weights", reason="needs the extra attention[weights]")
 
 from attention import weights
 from attention.modules import (
@@ -24,12 +23,7 @@ from attention.modules import (
     unstack_layers,
 )
 from tests.attention.modules.inputs import filled
-from tests.attention.weights.checkpoints import (
-    FOLDER,
-    assert_equal,
-    assert_equal_models,
-    tensors_of,
-)
+from tests.attention.weights.checkpoints import assert_equal, assert_same, tensors_of
 
 CONFIG = TransformerConfig(
     width=12,
@@ -72,7 +66,7 @@ def test_import_of_an_export_is_the_same_model(config, kind, options, tmp_path):
     loaded = weights.load(tmp_path)
     assert type(loaded) is type(model)
     assert kind is MaskedLanguageModel or loaded.decoder.causal == model.decoder.causal
-    assert_equal_models(loaded, model)
+    assert_same(loaded, model)
     weights.save(loaded, tmp_path / "again")
     assert_equal(tensors_of(tmp_path / "again"), tensors_of(tmp_path))
     again = json.loads((tmp_path / "again" / "config.json").read_text())
@@ -102,7 +96,7 @@ def test_model_of_any_class(tmp_path):
     loaded = weights.load(tmp_path, model=other)
     assert loaded.dropout.rngs.key[...] == other.dropout.rngs.key[...]
     del loaded.dropout, saved.dropout
-    assert_equal_models(loaded, saved)
+    assert_same(loaded, saved)
     with pytest.raises(ValueError, match=r"the random state dropout.rngs.* is in no checkpoint"):
         weights.load(tmp_path, model=nnx.eval_shape(lambda: OfAUser(1)))
     with pytest.raises(ValueError, match=r"saved without a config: use load\(folder, model=...\)"):
@@ -111,13 +105,10 @@ def test_model_of_any_class(tmp_path):
         weights.save(saved, tmp_path, config=CONFIG)
 
 
-@pytest.mark.parametrize(
-    "fields", [{"activation": jax.nn.elu}, {"per_layer": [{}, {"activation": jax.nn.elu}]}]
-)
-def test_config_with_a_function_is_refused(fields, tmp_path):
-    config = TransformerConfig(**fields)
+def test_config_with_a_function_is_refused(tmp_path):
+    config = TransformerConfig(per_layer=[{}, {"activation": jax.nn.elu}])
     model = filled(lambda: LanguageModel.from_config(config, vocab_size=5, rngs=nnx.Rngs(0)))
-    with pytest.raises(ValueError, match=f"{next(iter(fields))} of the config contains a function"):
+    with pytest.raises(ValueError, match="contains the function elu: register it"):
         weights.save(model, tmp_path, config=config)
 
 
@@ -129,43 +120,24 @@ def test_config_with_a_function_is_refused(fields, tmp_path):
         ({"activation": "gelu"}, "activation of the model is 'relu', .* config makes 'gelu'"),
         ({"per_layer": ()}, "self_attention.sublayer.window of the model is 3, .* makes None"),
         ({"dropout": 0.1}, "feed_forward.dropout of the model is 0.0, .* makes 0.1"),
-        ({"scan": False, "remat": False}, None),
     ],
 )
 def test_config_of_another_model_is_refused(changed, sentence, tmp_path):
     config = replace(CONFIG, **changed)
-    if sentence is None:
+    with pytest.raises(ValueError, match=sentence):
         weights.save(language_model(), tmp_path, config=config)
-    else:
-        with pytest.raises(ValueError, match=sentence):
-            weights.save(language_model(), tmp_path, config=config)
-        assert list(tmp_path.iterdir()) == []
-
-
-def test_own_model_in_the_layout_of_gpt2(tmp_path):
-    settings = json.loads((FOLDER / "gpt2" / "config.json").read_text())
-    config = weights.FAMILIES["gpt2"].config(weights.Settings(settings))
-    model = filled(lambda: LanguageModel.from_config(config, vocab_size=53, rngs=nnx.Rngs(4)))
-    weights.save(model, tmp_path, config=settings)
-    shapes, wanted = (
-        {name: tensor.shape for name, tensor in tensors_of(folder).items()}
-        for folder in (tmp_path, FOLDER / "gpt2")
-    )
-    assert shapes == wanted
-    assert_equal_models(weights.load(tmp_path), model)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_family_of_a_user(tmp_path, monkeypatch):
     rules = [weights.Rule("kernel", "w", weights.Layout(lambda array: array.T, lambda t: t.T))]
     family = weights.Family(
         config=lambda settings: TransformerConfig(width=settings["inputs"]),
-        build=lambda settings, config, rngs: nnx.Linear(
-            config.width, settings["outputs"], use_bias=False, rngs=rngs
-        ),
+        build=lambda _, config, rngs: nnx.Linear(config.width, 3, use_bias=False, rngs=rngs),
         rules=lambda settings: rules,
     )
     monkeypatch.setitem(weights.FAMILIES, "matrix", family)
     model = nnx.Linear(4, 3, use_bias=False, rngs=nnx.Rngs(0))
-    weights.save(model, tmp_path, config={"model_type": "matrix", "inputs": 4, "outputs": 3})
+    weights.save(model, tmp_path, config={"model_type": "matrix", "inputs": 4})
     assert tensors_of(tmp_path)["w"].shape == (3, 4)
     np.testing.assert_array_equal(weights.load(tmp_path).kernel[...], model.kernel[...])
