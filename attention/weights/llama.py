@@ -80,7 +80,8 @@ def _windows(settings: rules.Settings) -> list[dict[str, Any]]:
     kinds = settings.get("layer_types") or kinds
     if len(kinds) != number or not {*kinds} <= {FULL, SLIDING}:
         raise ValueError(f"layer_types must be {number} times {FULL!r} or {SLIDING!r}, got {kinds}")
-    return [{"window": window if kind == SLIDING else None} for kind in kinds]
+    # Theirs counts the query too.
+    return [{"window": window - 1 if kind == SLIDING else None} for kind in kinds]
 
 
 def _rules(_: rules.Settings) -> list[rules.Rule]:

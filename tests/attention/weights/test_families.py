@@ -207,14 +207,14 @@ def test_bert_with_an_untied_output(has_both, tmp_path):
 
 QWEN = {"use_sliding_window": True, "sliding_window": ..., "max_window_layers": 1}
 LAYERS = ["sliding_attention", "full_attention"]
-WINDOWS = [{"window": None}, {"window": 4096}]
+WINDOWS = [{"window": None}, {"window": 4095}]
 
 
 @pytest.mark.parametrize(
     "name, settings, field, value",
     [
         ("t5", {"dense_act_fn": "silu"}, "activation", "silu"),
-        ("mistral", {"sliding_window": ...}, "per_layer", [{"window": 4096}] * 2),
+        ("mistral", {"sliding_window": ...}, "per_layer", [{"window": 4095}] * 2),
         ("mistral", {"sliding_window": None}, "per_layer", []),
         ("qwen2", QWEN | {"layer_types": ...}, "per_layer", WINDOWS),
         ("qwen2", QWEN | {"layer_types": LAYERS}, "per_layer", WINDOWS[::-1]),
