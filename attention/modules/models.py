@@ -1,7 +1,7 @@
 """Models: embed, map with stacks, and score a vocabulary or classes."""
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import fields, replace
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from functools import partial
 from typing import Any, NamedTuple, Self
 
@@ -114,26 +114,20 @@ class DecodingModel(Model):
         return self.decoder.new_cache(CacheSpec(batch=tuple(batch), size=size, **options))
 
 
+@dataclass(eq=False, repr=False)
 class LanguageModel(DecodingModel):
-    """Embed tokens, map them with a causal decoder, and score the next token (GPT)."""
+    """Embed tokens, map them with a causal decoder, and score the next token (GPT).
 
-    def __init__(
-        self,
-        embedding: Embedding,
-        decoder: Decoder,
-        *,
-        output: Callable[[Array], Array] | None = None,
-    ) -> None:
-        """Assemble a model.
+    Attributes:
+        embedding: of the tokens.
+        decoder: without cross-attention.
+        output: maps features to scores of the vocabulary; None for the embedding.
+    """
 
-        Args:
-            embedding: of the tokens.
-            decoder: without cross-attention.
-            output: maps features to scores of the vocabulary; None for the embedding.
-        """
-        self.embedding = embedding
-        self.decoder = decoder
-        self.output = output
+    embedding: Embedding
+    decoder: Decoder
+    _: KW_ONLY
+    output: Callable[[Array], Array] | None = None
 
     @classmethod
     def from_config(
@@ -229,29 +223,22 @@ class PredictionHead(nnx.Module):
         return self.norm(activation_of(self.activation)(self.linear(features)))
 
 
+@dataclass(eq=False, repr=False)
 class MaskedLanguageModel(Model):
-    """Embed tokens, encode them, and score each position (Devlin et al. 2019, section 3.1)."""
+    """Embed tokens, encode them, and score each position (Devlin et al. 2019, section 3.1).
 
-    def __init__(
-        self,
-        embedding: Embedding,
-        encoder: Encoder,
-        *,
-        head: Callable[[Array], Array] | None = None,
-        output: Callable[[Array], Array] | None = None,
-    ) -> None:
-        """Assemble a model.
+    Attributes:
+        embedding: of the tokens.
+        encoder: maps `[..., T, D]` to `[..., T, D]`.
+        head: maps features before they are scored, such as `PredictionHead`.
+        output: maps features to scores of the vocabulary; None for the embedding.
+    """
 
-        Args:
-            embedding: of the tokens.
-            encoder: maps `[..., T, D]` to `[..., T, D]`.
-            head: maps features before they are scored, such as `PredictionHead`.
-            output: maps features to scores of the vocabulary; None for the embedding.
-        """
-        self.embedding = embedding
-        self.encoder = encoder
-        self.head = head
-        self.output = output
+    embedding: Embedding
+    encoder: Encoder
+    _: KW_ONLY
+    head: Callable[[Array], Array] | None = None
+    output: Callable[[Array], Array] | None = None
 
     @classmethod
     def from_config(
@@ -336,35 +323,27 @@ def source_padding(mask: Mask | ArrayLike | None) -> Mask | None:
     )
 
 
+@dataclass(eq=False, repr=False)
 class EncoderDecoder(DecodingModel):
-    """Encode a source, and score each next target token with a decoder (Vaswani et al. 2017)."""
+    """Encode a source, and score each next target token with a decoder (Vaswani et al. 2017).
+
+    Attributes:
+        source_embedding: of the source; None for that of the target. One without a table of its own
+            uses the table of the target.
+        encoder: maps `[..., S, D]` to `[..., S, D]`.
+        target_embedding: of the target.
+        decoder: with cross-attention.
+        output: maps features to scores of the vocabulary; None for the target embedding.
+    """
+
+    source_embedding: Embedding | None
+    encoder: Encoder
+    target_embedding: Embedding
+    decoder: Decoder
+    _: KW_ONLY
+    output: Callable[[Array], Array] | None = None
 
     is_prompted = False  # `prefill` reads a source, not the beginning of the target
-
-    def __init__(
-        self,
-        source_embedding: Embedding | None,
-        encoder: Encoder,
-        target_embedding: Embedding,
-        decoder: Decoder,
-        *,
-        output: Callable[[Array], Array] | None = None,
-    ) -> None:
-        """Assemble a model.
-
-        Args:
-            source_embedding: of the source; None for that of the target. One without a table of its
-                own uses the table of the target.
-            encoder: maps `[..., S, D]` to `[..., S, D]`.
-            target_embedding: of the target.
-            decoder: with cross-attention.
-            output: maps features to scores of the vocabulary; None for the target embedding.
-        """
-        self.source_embedding = source_embedding
-        self.encoder = encoder
-        self.target_embedding = target_embedding
-        self.decoder = decoder
-        self.output = output
 
     @classmethod
     def from_config(
@@ -572,29 +551,22 @@ POOLINGS: dict[str, Callable[..., Any]] = {
 }
 
 
+@dataclass(eq=False, repr=False)
 class Classifier(Model):
-    """Embed inputs, encode them, pool the features, and score classes."""
+    """Embed inputs, encode them, pool the features, and score classes.
 
-    def __init__(
-        self,
-        embedding: Callable[..., Array],
-        encoder: Encoder,
-        pooling: MeanPooling | ClassToken,
-        output: Callable[[Array], Array],
-    ) -> None:
-        """Assemble a classifier.
+    Attributes:
+        embedding: `embedding(inputs, rng=...)` to `[..., S, D]`, such as `Embedding` or
+            `PatchEmbedding`.
+        encoder: maps `[..., S, D]` to `[..., S, D]`.
+        pooling: a module with the methods of `ClassToken`.
+        output: maps pooled features `[..., D]` to scores `[..., C]`.
+    """
 
-        Args:
-            embedding: `embedding(inputs, rng=...)` to `[..., S, D]`, such as `Embedding` or
-                `PatchEmbedding`.
-            encoder: maps `[..., S, D]` to `[..., S, D]`.
-            pooling: a module with the methods of `ClassToken`.
-            output: maps pooled features `[..., D]` to scores `[..., C]`.
-        """
-        self.embedding = embedding
-        self.encoder = encoder
-        self.pooling = pooling
-        self.output = output
+    embedding: Callable[..., Array]
+    encoder: Encoder
+    pooling: MeanPooling | ClassToken
+    output: Callable[[Array], Array]
 
     @classmethod
     def from_config(

@@ -1,7 +1,7 @@
 """Residual connections, blocks, stacks of layers, encoder and decoder."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple, Self, TypeVar
 
@@ -35,41 +35,32 @@ from attention.primitives.choice import one_of
 from attention.primitives.scores import Score
 
 
+@dataclass(eq=False, repr=False)
 class Residual(nnx.Module):
     """A sublayer with a residual connection, a norm and dropout on the output of the sublayer.
 
     "pre": x + sublayer(norm(x)); "post": norm(x + sublayer(x)) (Vaswani et al. 2017). With an
     output norm: x + output_norm(sublayer(norm(x))) (Gemma 2).
+
+    Attributes:
+        norm: maps `[..., D]` to `[..., D]`; None for no norm.
+        sublayer: as in `context.apply_layer`.
+        placement: of the norm, "pre" or "post".
+        output_norm: of the output of the sublayer, before the sum.
+        dropout: rate on the output of the sublayer.
     """
 
-    def __init__(
-        self,
-        norm: nnx.Module | None,
-        sublayer: Layer,
-        *,
-        placement: str = "pre",
-        output_norm: nnx.Module | None = None,
-        dropout: float = 0.0,
-    ) -> None:
-        """Connect a sublayer.
+    norm: nnx.Module | None
+    sublayer: Layer
+    _: KW_ONLY
+    placement: str = "pre"
+    output_norm: nnx.Module | None = None
+    dropout: float = 0.0
 
-        Args:
-            norm: maps `[..., D]` to `[..., D]`; None for no norm.
-            sublayer: as in `context.apply_layer`.
-            placement: of the norm, "pre" or "post".
-            output_norm: of the output of the sublayer, before the sum.
-            dropout: rate on the output of the sublayer.
-
-        Raises:
-            ValueError: an unknown placement, or a rate outside [0, 1).
-        """
-        check_rate("dropout", dropout)
-        one_of("placement", placement, ("pre", "post"))
-        self.norm = norm
-        self.sublayer = sublayer
-        self.output_norm = output_norm
-        self.placement = placement
-        self.dropout = dropout
+    def __post_init__(self) -> None:
+        """Raise a ValueError for an unknown placement, or a rate outside [0, 1)."""
+        one_of("placement", self.placement, ("pre", "post"))
+        check_rate("dropout", self.dropout)
 
     def __call__(self, inputs: Array, *, context: Context = DEFAULT_CONTEXT) -> Output:
         """Map `[..., T, D]` to `[..., T, D]`.
@@ -408,33 +399,29 @@ def transformer_block(config: TransformerConfig, rngs: nnx.Rngs, *, cross: bool 
     return Block(**sublayers, feed_forward=residual(make_feed_forward(config, rngs)))
 
 
+@dataclass(eq=False, repr=False)
 class Encoder(nnx.Module):
-    """A stack of layers, a norm after it, and a score function that its layers share."""
+    """A stack of layers, a norm after it, and a score function that its layers share.
+
+    Attributes:
+        layers: such as `Layers`.
+        norm: of the output; pre-norm blocks need one.
+        score: returns a score function of all self-attention, for instance `RelativeScores`.
+        cross: whether layers attend to an encoder output.
+    """
+
+    layers: Layer
+    _: KW_ONLY
+    norm: Callable[[Array], Array] | None = None
+    score: Callable[[], Score] | None = None
+    cross: bool = False
 
     deterministic = True  # `train` of nnx sets it to False
     number_of_layers = "encoder_layers"
 
-    def __init__(
-        self,
-        layers: Layer,
-        *,
-        norm: Callable[[Array], Array] | None = None,
-        score: Callable[[], Score] | None = None,
-        cross: bool = False,
-    ) -> None:
-        """Assemble an encoder.
-
-        Args:
-            layers: such as `Layers`.
-            norm: of the output; pre-norm blocks need one.
-            score: returns a score function of all self-attention, for instance `RelativeScores`.
-            cross: whether layers attend to an encoder output.
-        """
-        check_score(score)
-        self.cross = cross
-        self.layers = layers
-        self.norm = norm
-        self.score = score
+    def __post_init__(self) -> None:
+        """Raise a TypeError for a score function in place of one that returns it."""
+        check_score(self.score)
 
     @classmethod
     def from_config(
@@ -506,25 +493,21 @@ class DecoderCache(NamedTuple):
     lengths: Array
 
 
+@dataclass(eq=False, repr=False)
 class Decoder(Encoder):
     """A stack whose self-attention is causal, whatever other mask is given.
 
     With `causal=False` only the given mask decides, and a cache lets a token attend to those read
     before it and with it.
+
+    Attributes:
+        causal: whether the causal mask is added to every mask.
     """
 
+    _: KW_ONLY
+    causal: bool = True
+
     number_of_layers = "decoder_layers"
-
-    def __init__(self, layers: Layer, *, causal: bool = True, **options: object) -> None:
-        """Assemble a decoder.
-
-        Args:
-            layers: such as `Layers`.
-            causal: whether the causal mask is added to every mask.
-            options: `norm`, `score` and `cross`, as in `Encoder`.
-        """
-        super().__init__(layers, **options)
-        self.causal = causal
 
     @classmethod
     def from_config(
