@@ -11,7 +11,7 @@ from jax.typing import DTypeLike
 
 from attention.modules.config import TransformerConfig
 from attention.modules.context import width_error, widths_of
-from attention.modules.layers import dot_general, drop, linear, rows, soft_cap, table
+from attention.modules.layers import dot_general, drop, linear, rows, table
 from attention.modules.numbers import check_number, check_rate
 from attention.modules.positions import POSITIONS, resolve_scale
 
@@ -161,7 +161,8 @@ class Embedding(nnx.Module):
         logits = logits if self.logit_scale == 1 else logits * self.logit_scale
         if self.bias is not None:
             logits += jnp.broadcast_to(self.bias[...], logits.shape).astype(logits.dtype)
-        return soft_cap(logits, self.logit_softcap)
+        cap = self.logit_softcap
+        return logits if cap is None else cap * jnp.tanh(logits / cap)
 
 
 class PatchEmbedding(nnx.Module):

@@ -80,50 +80,34 @@ def label_parameters(
 class LoRAFactors:
     """Low-rank change of one kernel: scale · down · up (Hu et al. 2021, section 4.1).
 
+    The axes of inputs are one, and those of outputs.
+
     Attributes:
-        down: `[*stacked, *inputs, r]`.
-        up: `[*stacked, r, *outputs]`.
-        num_stacked: number of axes of stacked layers.
+        down: `[*stacked, inputs, r]`, with the axes of stacked layers in front.
+        up: `[*stacked, r, outputs]`.
         scale: alpha / r.
     """
 
     down: Array
     up: Array
-    num_stacked: int = static()
     scale: float = static()
-
-    def change(self) -> Array:
-        """Return the change, `[*stacked, *inputs, *outputs]`."""
-        count = self.num_stacked
-        stacked, rank = self.down.shape[:count], self.down.shape[-1]
-        down = self.down.reshape(*stacked, -1, rank)
-        up = self.up.reshape(*stacked, rank, -1)
-        shape = *self.down.shape[:-1], *self.up.shape[count + 1 :]
-        return self.scale * (down @ up).reshape(shape)
 
 
 def lora_factors(
-    parameters: Parameters,
-    *patterns: str,
-    rank: int,
-    alpha: float | None = None,
-    num_inputs: int | None = None,
-    num_stacked: int | None = None,
-    rng: Array,
+    parameters: Parameters, *patterns: str, rank: int, alpha: float | None = None, rng: Array
 ) -> dict[str, LoRAFactors]:
     """Make LoRA factors of kernels, by path; the change is 0 at first.
 
-    Which axes of a kernel are inputs is known from its metadata in modules of this library, and for
-    matrices. Patterns may match other parameters too, such as biases and embeddings, which get no
-    factors unless `num_inputs` is given. Dicts of several calls may be merged.
+    Which axes of a kernel are inputs is known of matrices and from metadata as that of `linear`:
+    "axes", which has no names of stacked layers, and "num_inputs". Patterns may match other
+    parameters too, such as biases and embeddings, which get no factors. Dicts of several calls may
+    be merged.
 
     Args:
         parameters: a model or another pytree.
         patterns: of the paths of kernels.
         rank: r.
         alpha: scale times r; r if None.
-        num_inputs: number of input axes of each kernel.
-        num_stacked: number of axes of stacked layers in front of them.
         rng: random key of `down`, normal with variance 1 / inputs; `up` is 0.
 
     Raises:
@@ -131,46 +115,39 @@ def lora_factors(
             known which are inputs; a rank that is not between 1 and the sizes of the kernel.
     """
     chosen = select_parameters(parameters, *patterns)
-    kernels: dict[str, tuple[Array, int, int]] = {}  # with the axes where inputs begin and end
+    # Shapes: of stacked layers, number of inputs, number of outputs.
+    kernels: dict[str, tuple[tuple[int, ...], int, int]] = {}
 
-    def cannot_split(path: str) -> ValueError:
-        axes = f"axes of {path}, {chosen[path].shape}"
-        return ValueError(f"cannot split the {axes}, into inputs and outputs: pass num_inputs")
+    def add(path: str, array: Array, metadata: Mapping[str, Any]) -> None:
+        if path not in chosen:
+            return
+        axes, count = metadata.get("axes", array.shape), metadata.get("num_inputs")
+        if count is None and "axes" not in metadata:
+            if array.ndim > 2:
+                raise ValueError(
+                    f"cannot split the axes of {path}, {array.shape}, into inputs and outputs: it "
+                    "has no metadata num_inputs"
+                )
+            count = 1 if array.ndim == 2 else None
+        if count is not None:
+            begin = array.ndim - len(axes)
+            end = begin + count
+            sizes = math.prod(array.shape[begin:end]), math.prod(array.shape[end:])
+            kernels[path] = array.shape[:begin], *sizes
 
-    def add(path: str, kernel: Array, metadata: Mapping[str, Any]) -> None:
-        axes = metadata.get("axes")  # logical names, not of stacked layers
-        begin = (kernel.ndim - len(axes) if axes else 0) if num_stacked is None else num_stacked
-        is_matrix = not axes and kernel.ndim == begin + 2
-        count = num_inputs or metadata.get("num_inputs", int(is_matrix))
-        if count and begin + count < kernel.ndim:
-            kernels[path] = kernel, begin, begin + count
-        elif not axes and kernel.ndim > begin + 1:
-            raise cannot_split(path)
-
-    _map_arrays(lambda path, *array: path in chosen and add(path, *array), parameters)
+    _map_arrays(add, parameters)
     for pattern in patterns:
-        matching = select_parameters(chosen, pattern)
-        if not kernels.keys() & matching:
-            raise cannot_split(next(iter(matching)))
-    rngs = jax.random.split(rng, len(kernels))
-    factors = {}
-    for (path, (kernel, begin, end)), rng in zip(sorted(kernels.items()), rngs, strict=True):
-        stacked, inputs, outputs = (
-            kernel.shape[:begin],
-            kernel.shape[begin:end],
-            kernel.shape[end:],
-        )
-        largest = min(math.prod(inputs), math.prod(outputs))
-        if not 1 <= rank <= largest:
+        if not kernels.keys() & select_parameters(chosen, pattern):
+            raise ValueError(f"no kernel has a path that matches {pattern!r}")
+    factors, rngs = {}, jax.random.split(rng, len(kernels))
+    for (path, (stacked, inputs, outputs)), rng in zip(sorted(kernels.items()), rngs, strict=True):
+        if not 1 <= rank <= min(inputs, outputs):
+            largest = min(inputs, outputs)
             raise ValueError(f"the rank of {path} must lie in 1 to {largest}, got {rank}")
-        dtype = jnp.float64 if kernel.dtype == jnp.float64 else jnp.float32
-        down = jax.random.normal(rng, (*stacked, *inputs, rank), dtype)
-        factors[path] = LoRAFactors(
-            down=down * math.prod(inputs) ** -0.5,
-            up=jnp.zeros((*stacked, rank, *outputs), dtype),
-            num_stacked=begin,
-            scale=(rank if alpha is None else alpha) / rank,
-        )
+        dtype = jnp.float64 if chosen[path].dtype == jnp.float64 else jnp.float32
+        down = jax.random.normal(rng, (*stacked, inputs, rank), dtype) * inputs**-0.5
+        up = jnp.zeros((*stacked, rank, outputs), dtype)
+        factors[path] = LoRAFactors(down, up, scale=(rank if alpha is None else alpha) / rank)
     return factors
 
 
@@ -178,17 +155,18 @@ def apply_lora(parameters: Parameters, factors: Mapping[str, LoRAFactors]) -> Pa
     """Return parameters with kernels that LoRA has changed: for training and for export.
 
     Raises:
-        ValueError: factors of a path that the parameters do not contain, or of another shape.
+        ValueError: factors of a path that the parameters do not contain, or of another size.
     """
     select_parameters(parameters, *factors)
 
     def apply(path: str, kernel: Array, _: Mapping[str, Any]) -> Array:
         if path not in factors:
             return kernel
-        change = factors[path].change()
-        if change.shape != kernel.shape:
+        change = factors[path].scale * (factors[path].down @ factors[path].up)
+        if change.size != kernel.size:
             raise ValueError(f"{path} has shape {kernel.shape}, its LoRA factors {change.shape}")
-        return (kernel.astype(change.dtype) + change).astype(kernel.dtype)
+        changed = kernel.astype(change.dtype) + change.reshape(kernel.shape)
+        return changed.astype(kernel.dtype)
 
     return _map_arrays(apply, parameters)
 

@@ -333,9 +333,9 @@ class MeanAttention(nnx.Module):
     """Uniform weights: a user's attention."""
 
     def __init__(self, hidden, encoder_width, *, rngs, dtype, param_dtype):
-        self.context_width = encoder_width
+        del hidden, encoder_width, rngs, dtype, param_dtype
 
-    def precompute(self, encoder_output, summary):
+    def precompute(self, encoder_output):
         return encoder_output
 
     def __call__(self, state, precomputed, **options):
