@@ -111,12 +111,12 @@ def table(
     axes: tuple[str | None, str | None],
     *,
     init: Initializer | None = None,
-    dtype: DTypeLike = jnp.float32,
+    param_dtype: DTypeLike = jnp.float32,
     rngs: nnx.Rngs,
 ) -> nnx.Param:
     """Make a table `[rows, D]` with logical axis names, of variance 1/D if `init` is None."""
     init = nnx.initializers.normal(shape[-1] ** -0.5) if init is None else init
-    return nnx.Param(init(rngs.params(), shape, dtype), axes=axes)
+    return nnx.Param(init(rngs.params(), shape, param_dtype), axes=axes)
 
 
 def rows(table: Array, numbers: Array) -> Array:
@@ -252,13 +252,8 @@ class FeedForward(nnx.Module):
 def drop(inputs: Array, rate: float, rng: Array | None) -> Array:
     """Zero entries with probability `rate` and scale up the rest; the identity without a key.
 
-    The entries are chosen by the hash of `attention.Dropout`: on a CPU, random bits of JAX would
-    take a tenth of a training step.
-
-    Args:
-        inputs: `[..., D]`.
-        rate: in [0, 1).
-        rng: a JAX random key, or None.
+    The entries of `[..., D]` are chosen by the hash of `attention.Dropout`: on a CPU, random bits
+    of JAX would take a tenth of a training step.
 
     Raises:
         ValueError: a rate out of range; several keys: `jax.vmap` gives each example its own.

@@ -4,9 +4,9 @@ Parameters are a model, its `nnx.State` or any pytree. Paths are written with do
 "decoder.layers.blocks.0.self_attention.sublayer.query.kernel". Patterns are those of `fnmatch`: "*"
 matches any characters, dots too.
 
-Train some of the parameters by labels for optax, of a state, since optax would call a model:
+Train some of the parameters by labels for optax:
 
-    labels = label_parameters(nnx.state(model), {"*.norm.*": "train"}, default="freeze")
+    labels = label_parameters(model, {"*.norm.*": "train"}, default="freeze")
     optax.multi_transform({"train": optax.adam(1e-3), "freeze": optax.set_to_zero()}, labels)
 
 Train LoRA factors by the gradient of `loss(apply_lora(model, factors))` with respect to `factors`,
@@ -24,6 +24,7 @@ from flax import nnx
 from jax import Array
 
 from attention.primitives.choice import did_you_mean
+from attention.primitives.numerics import score_dtype
 from attention.primitives.pytree_dataclass import pytree_dataclass, static
 
 Parameters = TypeVar("Parameters")
@@ -56,17 +57,15 @@ def label_parameters(
     Strings are labels for `optax.multi_transform`, bools for `optax.masked`.
 
     Args:
-        parameters: the state of a model or another pytree.
+        parameters: a model or another pytree; of a model the state is labelled, since optax would
+            call a model to get its labels.
         labels: pattern -> label; the first pattern that matches a path decides.
         default: label of the other parameters.
 
     Raises:
-        TypeError: a model, which optax would call to get the labels.
         ValueError: a pattern that matches no path.
     """
-    if callable(parameters):
-        name = type(parameters).__name__
-        raise TypeError(f"label_parameters needs nnx.state(model), since optax calls a {name}")
+    parameters = nnx.state(parameters) if isinstance(parameters, nnx.Module) else parameters
     select_parameters(parameters, *labels)
 
     def label(path: str, *_: object) -> Label:
@@ -121,7 +120,7 @@ def lora_factors(
     def add(path: str, array: Array, metadata: Mapping[str, Any]) -> None:
         if path not in chosen:
             return
-        axes, count = metadata.get("axes", array.shape), metadata.get("num_inputs")
+        count = metadata.get("num_inputs")
         if count is None and "axes" not in metadata:
             if array.ndim > 2:
                 raise ValueError(
@@ -130,10 +129,9 @@ def lora_factors(
                 )
             count = 1 if array.ndim == 2 else None
         if count is not None:
-            begin = array.ndim - len(axes)
-            end = begin + count
-            sizes = math.prod(array.shape[begin:end]), math.prod(array.shape[end:])
-            kernels[path] = array.shape[:begin], *sizes
+            begin = array.ndim - len(metadata.get("axes", array.shape))
+            stacked, own = array.shape[:begin], array.shape[begin:]
+            kernels[path] = stacked, math.prod(own[:count]), math.prod(own[count:])
 
     _map_arrays(add, parameters)
     for pattern in patterns:
@@ -141,10 +139,10 @@ def lora_factors(
             raise ValueError(f"no kernel has a path that matches {pattern!r}")
     factors, rngs = {}, jax.random.split(rng, len(kernels))
     for (path, (stacked, inputs, outputs)), rng in zip(sorted(kernels.items()), rngs, strict=True):
-        if not 1 <= rank <= min(inputs, outputs):
-            largest = min(inputs, outputs)
+        largest = min(inputs, outputs)
+        if not 1 <= rank <= largest:
             raise ValueError(f"the rank of {path} must lie in 1 to {largest}, got {rank}")
-        dtype = jnp.float64 if chosen[path].dtype == jnp.float64 else jnp.float32
+        dtype = score_dtype(chosen[path])
         down = jax.random.normal(rng, (*stacked, inputs, rank), dtype) * inputs**-0.5
         up = jnp.zeros((*stacked, rank, outputs), dtype)
         factors[path] = LoRAFactors(down, up, scale=(rank if alpha is None else alpha) / rank)

@@ -59,17 +59,16 @@ class RecurrentEncoder(nnx.Module):
             TypeError: lengths that are not integers.
         """
         valid = valid_tokens(inputs, context.lengths, context.mask)
-        vectors = inputs if valid is None else jnp.where(valid[..., None], inputs, 0)
+        vectors = jnp.where(valid[..., None], inputs, 0)
 
         def run(cell: nnx.RNNCellBase, *, reverse: bool) -> Array:
-            def step(carry: State, token: tuple[Array, Array | None]) -> tuple[State, Array]:
+            def step(carry: State, token: tuple[Array, Array]) -> tuple[State, Array]:
                 vector, valid = token
-                carry = where_valid(valid, cell(carry, vector)[0], carry)
+                carry = where(valid, cell(carry, vector)[0], carry)
                 return carry, jax.tree.leaves(carry)[-1]
 
-            start = jnp.zeros((*inputs.shape[:-2], self.hidden), inputs.dtype)
-            carry, axis = initial_carry(cell, start), inputs.ndim - 2
-            return scan_tokens(step, carry, (vectors, valid), axis, reverse=reverse)[1]
+            carry = initial_carry(cell, jnp.zeros((*valid.shape[:-1], self.hidden), inputs.dtype))
+            return scan_tokens(step, carry, (vectors, valid), reverse=reverse)[1]
 
         outputs = run(self.forward, reverse=False), run(self.backward, reverse=True)
         features = jnp.concatenate(outputs, axis=-1)
@@ -107,36 +106,31 @@ def initial_carry(cell: nnx.RNNCellBase, vector: Array) -> Any:  # noqa: ANN401 
     return jax.tree.map(lambda _: vector, like)
 
 
-def where_valid(valid: Array | None, after: State, before: State) -> State:
-    """Return the state `after` valid tokens `[...]` and `before` padding; leaves are `[..., F]`."""
-    if valid is None:
-        return after
-    return jax.tree.map(lambda *each: jnp.where(valid[..., None], *each), after, before)
+def where(condition: Array, new: State, old: State) -> State:
+    """Select between states with leaves `[..., F]` by a condition `[...]`."""
+    return jax.tree.map(lambda *each: jnp.where(condition[..., None], *each), new, old)
 
 
 def scan_tokens(
     step: Callable[[State, Any], tuple[State, Any]],
     carry: State,
-    tokens: Any,  # noqa: ANN401 - any pytree
-    axis: int,
+    tokens: tuple[Array, ...],
     *,
     reverse: bool = False,
 ) -> tuple[State, Any]:
-    """Apply `jax.lax.scan` to the axis T of every array, which has the same place in outputs."""
-    tokens = jax.tree.map(lambda array: jnp.moveaxis(array, axis, 0), tokens)
+    """Apply `jax.lax.scan` along the axis T of all arrays; the last of the tokens is `[..., T]`."""
+    axis = tokens[-1].ndim - 1
+    tokens = [jnp.moveaxis(array, axis, 0) for array in tokens]
     carry, outputs = jax.lax.scan(step, carry, tokens, reverse=reverse)
     return carry, jax.tree.map(lambda array: jnp.moveaxis(array, 0, axis), outputs)
 
 
 def valid_tokens(
     inputs: Array, lengths: ArrayLike | None, mask: Mask | Array | None = None
-) -> Array | None:
-    """Return which tokens are valid, bool `[..., T]`; None if all are.
+) -> Array:
+    """Return which of the inputs `[..., T, D]` are no padding, bool `[..., T]`.
 
-    Args:
-        inputs: `[..., T, D]`.
-        lengths: int `[...]`, number of valid tokens per row; all if None.
-        mask: `masks.lengths`, or an expression of such masks; a token is valid if it allows it too.
+    The mask is `masks.lengths`, or an expression of such masks.
 
     Raises:
         TypeError: lengths that are not integers.
@@ -147,9 +141,9 @@ def valid_tokens(
         check_lengths(lengths, num_tokens)
         mask = and_mask(masks.lengths(lengths), mask)
     if mask is None:
-        return None
-    is_mask = isinstance(mask, Mask)
-    if not is_mask or not all(isinstance(leaf, Lengths) for leaf in masks.leaves_of(mask)):
+        return jnp.ones((*batch, num_tokens), bool)
+    leaves = masks.leaves_of(mask) if isinstance(mask, Mask) else (mask,)
+    if not all(isinstance(leaf, Lengths) for leaf in leaves):
         raise ValueError(
             "this mask depends on the position of the query; here it can only hide padding, the "
             "same for all queries, as masks.lengths does"
@@ -165,10 +159,10 @@ class AdditiveAttention(nnx.Module):
 
     def __init__(self, hidden: int, encoder_width: int, **options: Any) -> None:  # noqa: ANN401 - of several types
         """Make W, U and v for a decoder state of F and an encoder output of E numbers."""
-        units, kinds = {"hidden": hidden}, {"dtype": options.get("param_dtype", jnp.float32)}
-        self.query = linear({"embed": hidden}, units, use_bias=False, **options)
-        self.key = linear({"embed": encoder_width}, units, **options)
-        self.vector = table((1, hidden), ("heads", "hidden"), rngs=options["rngs"], **kinds)
+        self.query = linear({"embed": hidden}, {"hidden": hidden}, use_bias=False, **options)
+        self.key = linear({"embed": encoder_width}, {"hidden": hidden}, **options)
+        options.pop("dtype", None)  # of the computation
+        self.vector = table((1, hidden), ("heads", "hidden"), **options)
 
     def precompute(self, encoder_output: Array) -> tuple[Array, Array]:
         """Return keys U h `[..., S, F]` and values h `[..., S, E]`, the same in every step."""
@@ -309,8 +303,8 @@ class RecurrentDecoder(nnx.Module):
         Args:
             summary: maps the final states `[..., E]` of both directions of a `RecurrentEncoder` to
                 the initial state `[..., F]`, before its tanh.
-            attention: such as `AdditiveAttention`; None if the context of every state is the
-                summary (Cho et al. 2014).
+            attention: such as `AdditiveAttention`; without one the initial state is the context of
+                every state (Cho et al. 2014).
             step: such as `BahdanauStep`.
         """
         self.summary, self.attention, self.step = summary, attention, step
@@ -318,10 +312,8 @@ class RecurrentDecoder(nnx.Module):
     def __call__(self, inputs: Array, *, context: Context = DEFAULT_CONTEXT) -> Output:
         """Map inputs `[..., T, D]` to features `[..., T, features_width]`.
 
-        Args:
-            inputs: the tokens.
-            context: with an encoder output `[..., S, E]`, or a cache, which contains it. After its
-                `lengths` the state stays as it is.
+        The context has an encoder output `[..., S, E]`, or a cache, which contains it. After its
+        `lengths` the state stays as it is.
 
         Raises:
             ValueError: a mask; neither encoder output nor cache, or both; lengths outside [0, T];
@@ -345,7 +337,7 @@ class RecurrentDecoder(nnx.Module):
         precomputed, key_positions = cache.encoder_output.value
 
         def step(
-            carry: State, token: tuple[Array, Array, Array | None]
+            carry: State, token: tuple[Array, Array, Array]
         ) -> tuple[State, tuple[Array, dict[str, Array]]]:
             vector, position, valid = token
             options = {"mask": context.encoder_mask, "returning": names}
@@ -361,22 +353,22 @@ class RecurrentDecoder(nnx.Module):
                 return jnp.squeeze(attended, (-3, -2))
 
             after, features = self.step(carry, vector, attend)
-            return where_valid(valid, after, carry), (features, results)
+            return where(valid, after, carry), (features, results)
 
         valid, axis = valid_tokens(inputs, context.lengths), len(batch)
         positions = jnp.add.outer(cache.lengths, jnp.arange(num_tokens, dtype=jnp.int32))
         tokens = inputs, positions, valid
-        carry, (features, results) = scan_tokens(step, cache.carry, tokens, axis)
+        carry, (features, results) = scan_tokens(step, cache.carry, tokens)
         results = jax.tree.map(  # [..., T, N, 1, *] -> [..., N, T, *]
             lambda array: jnp.swapaxes(jnp.squeeze(array, axis + 2), axis, axis + 1), results
         )
+        lengths = cache.lengths + jnp.sum(valid, axis=-1, dtype=jnp.int32)
         has_states = "hidden_states" in context.returning
-        read = num_tokens if valid is None else jnp.sum(valid, axis=-1, dtype=jnp.int32)
         return Output(
             features,
             attention=({"cross_attention": results} if names else {},),
             hidden_states=(inputs, features) if has_states else (),
-            cache=context.cache and cache._replace(carry=carry, lengths=cache.lengths + read),
+            cache=context.cache and cache._replace(carry=carry, lengths=lengths),
         )
 
     def new_cache(self, spec: CacheSpec) -> RecurrentCache:
@@ -503,17 +495,15 @@ class RecurrentLayer(nnx.Module):
             ValueError: lengths outside [0, T].
             TypeError: lengths that are not integers.
         """
-        valid = valid_tokens(inputs, context.lengths)
-        if valid is not None:
-            inputs = jnp.where(valid[..., None], inputs, 0)
+        valid = valid_tokens(inputs, context.lengths)[..., None]
+        inputs = jnp.where(valid, inputs, 0)
         narrow = self.gate(inputs)
         gate, candidate = wide(narrow, self.candidate(inputs))
         update = jax.nn.sigmoid(gate)
         keep, new = 1 - update, update * candidate
         for starts in _starts(context, inputs.shape[-2]):
             keep = jnp.where(starts[..., None], 0, keep)
-        if valid is not None:
-            keep, new = jnp.where(valid[..., None], keep, 1), jnp.where(valid[..., None], new, 0)
+        keep, new = jnp.where(valid, keep, 1), jnp.where(valid, new, 0)
 
         def compose(one: tuple[Array, Array], other: tuple[Array, Array]) -> tuple[Array, Array]:
             """Compose two maps h -> keep · h + new."""
