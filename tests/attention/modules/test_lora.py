@@ -91,15 +91,14 @@ class TestPaths:
         assert set(selected) == {path for path in PATHS if "bias" not in path}
         np.testing.assert_array_equal(selected["query.kernel"], model().query.kernel[...])
 
-    @pytest.mark.parametrize("tree", ["state", "dict"])
+    @every_tree
     def test_first_matching_label_decides(self, tree):
-        labels = label_parameters(
-            TREES[tree](), {"query.*": "a", "*.kernel": "b"}, default="default"
-        )
-        expected = {"query.kernel": "a", "query.bias": "a"}
-        expected |= {"output.kernel": "b", "layers.0.kernel": "b"}
-        assert select_parameters(labels, "*") == {
-            path: expected.get(path, "default") for path in PATHS
+        labels = {"query.*": "a", "*.kernel": "b"}
+        labels = label_parameters(TREES[tree](), labels, default="default")
+        assert isinstance(labels, dict if tree == "dict" else nnx.State)
+        assert select_parameters(labels, "*") == dict.fromkeys(PATHS, "default") | {
+            **{"query.kernel": "a", "query.bias": "a"},
+            **{"output.kernel": "b", "layers.0.kernel": "b"},
         }
 
     def test_unknown_path_names_the_nearest(self):
@@ -108,10 +107,6 @@ class TestPaths:
             select_parameters(model(), "*.bias", "qery.kernel")
         with pytest.raises(ValueError, match=sentence):
             label_parameters(nnx.state(model()), {"qery.kernel": True}, default=False)
-
-    def test_labels_of_a_model_are_refused(self):
-        with pytest.raises(TypeError, match=r"needs nnx.state\(model\), since optax calls a Model"):
-            label_parameters(model(), {"query.*": True}, default=False)
 
 
 def test_only_chosen_parameters_change():
