@@ -277,12 +277,7 @@ class SkipGram(nnx.Module):
         self.neighbours = table((vocab_size, width), ("vocab", "embed"), rngs=rngs)
 
     def __call__(self, center: Array, others: Array) -> Array:
-        """Return the logits `[..., M]` of equation 4.
-
-        Args:
-            center: ids `[...]`.
-            others: ids `[..., M]`, of words that may be neighbours.
-        """
+        """Return the logits `[..., M]` of equation 4, of ids `[...]` and `[..., M]`."""
         center, others = rows(self.centers[...], center), rows(self.neighbours[...], others)
         return jnp.einsum("...D,...MD->...M", center, others)
 

@@ -256,7 +256,7 @@ def drop(inputs: Array, rate: float, rng: Array | None) -> Array:
     of JAX would take a tenth of a training step.
 
     Raises:
-        ValueError: a rate out of range; several keys: `jax.vmap` gives each example its own.
+        ValueError: a rate outside [0, 1); several keys: `jax.vmap` gives each example its own.
     """
     check_rate("rate", rate)
     if rng is None or not rate:

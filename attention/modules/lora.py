@@ -79,10 +79,8 @@ def label_parameters(
 class LoRAFactors:
     """Low-rank change of one kernel: scale · down · up (Hu et al. 2021, section 4.1).
 
-    The axes of inputs are one, and those of outputs.
-
     Attributes:
-        down: `[*stacked, inputs, r]`, with the axes of stacked layers in front.
+        down: `[*stacked, inputs, r]`: all axes of inputs are one, behind those of stacked layers.
         up: `[*stacked, r, outputs]`.
         scale: alpha / r.
     """
@@ -97,8 +95,8 @@ def lora_factors(
 ) -> dict[str, LoRAFactors]:
     """Make LoRA factors of kernels, by path; the change is 0 at first.
 
-    Which axes of a kernel are inputs is known of matrices and from metadata as that of `linear`:
-    "axes", which has no names of stacked layers, and "num_inputs". Patterns may match other
+    The inputs of a matrix are its first axis, and those of other kernels its first "num_inputs"
+    axes after those of stacked layers, by metadata as that of `linear`. Patterns may match other
     parameters too, such as biases and embeddings, which get no factors. Dicts of several calls may
     be merged.
 
@@ -110,8 +108,8 @@ def lora_factors(
         rng: random key of `down`, normal with variance 1 / inputs; `up` is 0.
 
     Raises:
-        ValueError: a pattern that matches no kernel; a kernel of several axes of which it is not
-            known which are inputs; a rank that is not between 1 and the sizes of the kernel.
+        ValueError: a pattern that matches no kernel; a kernel of several axes without metadata; a
+            rank that is not between 1 and the sizes of the kernel.
     """
     chosen = select_parameters(parameters, *patterns)
     # Shapes: of stacked layers, number of inputs, number of outputs.
@@ -120,15 +118,12 @@ def lora_factors(
     def add(path: str, array: Array, metadata: Mapping[str, Any]) -> None:
         if path not in chosen:
             return
-        count = metadata.get("num_inputs")
-        if count is None and "axes" not in metadata:
-            if array.ndim > 2:
-                raise ValueError(
-                    f"cannot split the axes of {path}, {array.shape}, into inputs and outputs: it "
-                    "has no metadata num_inputs"
-                )
-            count = 1 if array.ndim == 2 else None
-        if count is not None:
+        is_matrix = "axes" not in metadata and array.ndim == 2
+        count = metadata.get("num_inputs", int(is_matrix))
+        if not count and "axes" not in metadata and array.ndim > 2:
+            axes = f"axes of {path}, {array.shape}"
+            raise ValueError(f"cannot split the {axes}, into inputs and outputs: no num_inputs")
+        if count:
             begin = array.ndim - len(metadata.get("axes", array.shape))
             stacked, own = array.shape[:begin], array.shape[begin:]
             kernels[path] = stacked, math.prod(own[:count]), math.prod(own[count:])

@@ -169,15 +169,9 @@ class AdditiveAttention(nnx.Module):
         return self.key(encoder_output), encoder_output
 
     def __call__(self, state: Array, precomputed: tuple[Array, Array], **options: object) -> Result:
-        """Compute the context `[..., T, N, E]` of a state, with T = N = 1.
+        """Compute the context `[..., T, N, E]` of a state s `[..., F]`, with T = N = 1.
 
-        Args:
-            state: s, `[..., F]`.
-            precomputed: result of `precompute`.
-            options: mask, positions and returning, as in `attention.attend`.
-
-        Returns:
-            As `attention.attend`.
+        The options mask, positions and returning, and the result are those of `attention.attend`.
         """
         query, key, value = _with_head(self.query(state), *precomputed)
         return additive_attention(query, key, value, self.vector[...], **options)
@@ -224,20 +218,11 @@ class BahdanauStep(nnx.Module):
         self.features_width = hidden + width + context_width
 
     def start(self, state: Array) -> Any:  # noqa: ANN401 - any pytree
-        """Return what the first step carries, for an initial state `[..., F]`."""
+        """Return the first carry, of which every leaf is the initial state `[..., F]`."""
         return initial_carry(self.cell, state)
 
     def __call__(self, carry: State, token: Array, attend: Attend) -> tuple[State, Array]:
-        """Read one token.
-
-        Args:
-            carry: from the step before; a pytree with leaves `[..., F]`.
-            token: `[..., D]`.
-            attend: function from a state to its context.
-
-        Returns:
-            New carry, features `[..., features_width]`.
-        """
+        """Read one token `[..., D]`; return the new carry and features `[..., features_width]`."""
         inputs = jnp.concatenate([token, attend(jax.tree.leaves(carry)[-1])], axis=-1)
         carry, state = self.cell(carry, inputs)
         return carry, jnp.concatenate([state, inputs], axis=-1)
@@ -390,9 +375,10 @@ class RecurrentDecoder(nnx.Module):
             precomputed = self.attention.precompute(encoder_output)
         if spec.dtype is not None:
             precomputed = jax.tree.map(lambda array: array.astype(spec.dtype), precomputed)
-        if positions is None:
-            positions = jnp.arange(num_keys, dtype=jnp.int32)
-        positions = jnp.broadcast_to(positions, (*batch, num_keys))
+        counted = jnp.arange(num_keys, dtype=jnp.int32)
+        positions = jnp.broadcast_to(
+            counted if positions is None else positions, (*batch, num_keys)
+        )
         lengths = jnp.zeros(batch, jnp.int32)
         return RecurrentCache(self.step.start(summary), lengths, Constant((precomputed, positions)))
 
