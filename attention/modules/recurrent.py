@@ -173,8 +173,9 @@ class AdditiveAttention(nnx.Module):
 
         The options mask, positions and returning, and the result are those of `attention.attend`.
         """
-        query, key, value = _with_head(self.query(state), *precomputed)
-        return additive_attention(query, key, value, self.vector[...], **options)
+        query, (key, value) = self.query(state), precomputed
+        arrays = query[..., None, None, :], key[..., None, :], value[..., None, :]
+        return additive_attention(*arrays, self.vector[...], **options)
 
 
 class MultiplicativeAttention(nnx.Module):
@@ -191,13 +192,8 @@ class MultiplicativeAttention(nnx.Module):
 
     def __call__(self, state: Array, precomputed: Array, **options: object) -> Result:
         """Compute the context of a state."""
-        query, key, value = _with_head(self.query(state), precomputed, precomputed)
-        return attend(query, key, value, scale=1.0, **options)
-
-
-def _with_head(query: Array, key: Array, value: Array) -> tuple[Array, Array, Array]:
-    """Add axes T = 1 of the query and N = K = 1 of all."""
-    return query[..., None, None, :], key[..., None, :], value[..., None, :]
+        query, keys = self.query(state)[..., None, None, :], precomputed[..., None, :]
+        return attend(query, keys, keys, scale=1.0, **options)
 
 
 class BahdanauStep(nnx.Module):
