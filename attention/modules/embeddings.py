@@ -6,11 +6,10 @@ from typing import Any
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
-from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
 from attention.modules.config import TransformerConfig
-from attention.modules.layers import dot_general, drop, linear, rows, soft_cap, table
+from attention.modules.layers import dot_general, drop, linear, rows, table
 from attention.modules.numbers import check_number, check_rate
 from attention.modules.positions import POSITIONS, resolve_scale
 
@@ -36,10 +35,8 @@ class Embedding(nnx.Module):
         logit_scale: float = 1.0,
         logit_softcap: float | None = None,
         dropout: float = 0.0,
-        init: Initializer | None = None,
         dtype: DTypeLike | None = None,
-        param_dtype: DTypeLike = jnp.float32,
-        rngs: nnx.Rngs,
+        **options: Any,  # noqa: ANN401 - of several types
     ) -> None:
         """Make the tables.
 
@@ -56,10 +53,8 @@ class Embedding(nnx.Module):
             logit_scale: factor of the logits of `unembed`.
             logit_softcap: bound c of these logits, c·tanh(logits / c); none if None.
             dropout: rate on the embeddings.
-            init: initializer of the tables, normal with variance 1/D if None.
             dtype: of the embeddings; that of the tables if None.
-            param_dtype: of the tables.
-            rngs: source of the initial parameters.
+            options: `init`, `param_dtype` and `rngs` of the tables, as in `table`.
 
         Raises:
             ValueError: a rate outside [0, 1), or a factor or bound that is not finite and above 0.
@@ -69,13 +64,13 @@ class Embedding(nnx.Module):
         check_number("logit_softcap", logit_softcap, above=0)
 
         def make(number: int | None, name: str) -> nnx.Param | None:
-            shape, axes = (number, width), (name, "embed")
-            return table(shape, axes, init=init, dtype=param_dtype, rngs=rngs) if number else None
+            return table((number, width), (name, "embed"), **options) if number else None
 
         self.tokens = make(vocab_size, "vocab")
         self.token_types = make(num_token_types, "token_types")
-        bias = jnp.zeros(vocab_size, param_dtype) if output_bias else None
-        self.bias = None if bias is None else nnx.Param(bias, axes=("vocab",))
+        kind = options.get("param_dtype", jnp.float32)
+        zeros = jnp.zeros(vocab_size, kind) if output_bias else None
+        self.bias = None if zeros is None else nnx.Param(zeros, axes=("vocab",))
         self.positions, self.norm = positions, norm
         self.width, self.scale, self.max_length = width, resolve_scale(scale, width), max_length
         self.logit_scale, self.logit_softcap = logit_scale, logit_softcap
@@ -118,7 +113,7 @@ class Embedding(nnx.Module):
         """Map token ids `[..., T]` to vectors `[..., T, D]`; an id out of range gives NaN.
 
         Args:
-            tokens: ids.
+            tokens: the ids.
             positions: `[..., T]`; counted from 0 by default. Encodings that are not added to
                 embeddings do not use them.
             token_types: `[..., T]`, numbers of token types; 0 by default.
@@ -167,7 +162,8 @@ class Embedding(nnx.Module):
         logits = logits if self.logit_scale == 1 else logits * self.logit_scale
         if self.bias is not None:
             logits += jnp.broadcast_to(self.bias[...], logits.shape).astype(logits.dtype)
-        return soft_cap(logits, self.logit_softcap)
+        cap = self.logit_softcap
+        return logits if cap is None else cap * jnp.tanh(logits / cap)
 
 
 class PatchEmbedding(nnx.Module):
@@ -217,11 +213,10 @@ class PatchEmbedding(nnx.Module):
         cls,
         config: TransformerConfig,
         *,
-        image_shape: Sequence[int],
-        patch_size: int,
         rngs: nnx.Rngs,
+        **sizes: Any,  # noqa: ANN401 - of several types
     ) -> "PatchEmbedding":
-        """Make the embedding of a Transformer.
+        """Make the embedding of a Transformer; the sizes are `image_shape` and `patch_size`.
 
         Raises:
             ValueError: patches that do not fill the image, or more of them than `max_length`.
@@ -232,8 +227,7 @@ class PatchEmbedding(nnx.Module):
             positions=embed and embed(config, rngs),
             use_bias=config.use_bias,
             dropout=config.dropout,
-            image_shape=image_shape,
-            patch_size=patch_size,
+            **sizes,
             **config.linear_options(rngs),
         )
         number, longest = made.num_patches, config.max_length
@@ -289,12 +283,7 @@ class SkipGram(nnx.Module):
         self.neighbours = table((vocab_size, width), ("vocab", "embed"), rngs=rngs)
 
     def __call__(self, center: Array, others: Array) -> Array:
-        """Return the logits `[..., M]` of equation 4.
-
-        Args:
-            center: ids `[...]`.
-            others: ids `[..., M]`, of words that may be neighbours.
-        """
+        """Return the logits `[..., M]` of equation 4, of ids `[...]` and `[..., M]`."""
         center, others = rows(self.centers[...], center), rows(self.neighbours[...], others)
         return jnp.einsum("...D,...MD->...M", center, others)
 

@@ -31,22 +31,11 @@ INITIALIZERS: dict[str, Initializer] = {
 }
 
 
-def soft_cap(array: Array, bound: float | None) -> Array:
-    """Return c·tanh(x / c) for a bound c, the array itself for None (Gemma 2)."""
-    return array if bound is None else bound * jnp.tanh(array / bound)
-
-
 def named(name: str, given: Any, title: str, registry: Mapping[str, Any]) -> Any:  # noqa: ANN401 - any value
-    """Return an entry of a registry by its name, or what was given if it can be called.
-
-    Args:
-        name: of the argument.
-        given: its value.
-        title: name of the registry.
-        registry: name -> value.
+    """Return an entry of a registry called `title`, or what was given if it can be called.
 
     Raises:
-        ValueError: an unknown name.
+        ValueError: an unknown name; the message contains `name`, that of the argument.
     """
     if callable(given):
         return given
@@ -71,11 +60,8 @@ def dot_general(
     Args:
         inputs: `[*rows, *contracted]`.
         kernel: `[*contracted, *features]`.
-        dimension_numbers: axes as in `lax`, in this order.
+        dimension_numbers: axes in this order.
         options: as in `lax`.
-
-    Returns:
-        `[*rows, *features]`.
     """
     count = len(dimension_numbers[0][1])
     rows, contracted = inputs.shape[: inputs.ndim - count], inputs.shape[inputs.ndim - count :]
@@ -95,23 +81,15 @@ def dot_general(
 def linear(
     inputs: Mapping[str, int],
     outputs: Mapping[str, int],
-    *,
-    use_bias: bool = True,
-    kernel_init: Initializer = LECUN_NORMAL,
-    dtype: DTypeLike | None = None,
-    param_dtype: DTypeLike = jnp.float32,
-    rngs: nnx.Rngs,
+    **options: Any,  # noqa: ANN401 - of several types
 ) -> nnx.LinearGeneral:
     """Make a linear layer over named axes.
 
     Args:
         inputs: sizes of the last axes of the inputs by logical name, for instance {"embed": 64}.
         outputs: the same of the outputs, for instance {"heads": 4, "head": 16}.
-        use_bias: whether to add a bias of the shape of the outputs.
-        kernel_init: initializer of the kernel, of shape inputs + outputs.
-        dtype: of the computation; that of inputs and parameters if None.
-        param_dtype: of the parameters.
-        rngs: source of the initial parameters.
+        options: `use_bias`, `kernel_init`, `dtype` (of the computation; that of inputs and
+            parameters if None), `param_dtype` and `rngs`, as in `nnx.LinearGeneral`.
 
     Returns:
         A module whose parameters have metadata "axes", their logical axis names, and whose kernel
@@ -121,14 +99,10 @@ def linear(
         tuple(inputs.values()),
         tuple(outputs.values()),
         axis=tuple(range(-len(inputs), 0)),
-        use_bias=use_bias,
-        kernel_init=kernel_init,
-        dtype=dtype,
-        param_dtype=param_dtype,
         dot_general=dot_general,
-        rngs=rngs,
         kernel_metadata={"axes": (*inputs, *outputs), "num_inputs": len(inputs)},
         bias_metadata={"axes": tuple(outputs)},
+        **options,
     )
 
 
@@ -137,12 +111,12 @@ def table(
     axes: tuple[str | None, str | None],
     *,
     init: Initializer | None = None,
-    dtype: DTypeLike = jnp.float32,
+    param_dtype: DTypeLike = jnp.float32,
     rngs: nnx.Rngs,
 ) -> nnx.Param:
     """Make a table `[rows, D]` with logical axis names, of variance 1/D if `init` is None."""
     init = nnx.initializers.normal(shape[-1] ** -0.5) if init is None else init
-    return nnx.Param(init(rngs.params(), shape, dtype), axes=axes)
+    return nnx.Param(init(rngs.params(), shape, param_dtype), axes=axes)
 
 
 def rows(table: Array, numbers: Array) -> Array:
@@ -200,8 +174,8 @@ class Norm(nnx.Module):
             vectors -= jax.lax.stop_gradient(vectors.mean(axis=-1, keepdims=True))
             mean = vectors.mean(axis=-1, keepdims=True)
             variance = jnp.mean(vectors**2, axis=-1, keepdims=True) - mean**2
-            variance = jnp.maximum(variance, 0)
-            outputs = (vectors - mean) * (jax.lax.rsqrt(variance + self.epsilon) * factor)
+            inverse = jax.lax.rsqrt(jnp.maximum(variance, 0) + self.epsilon)
+            outputs = (vectors - mean) * (inverse * factor)
             outputs += self.bias[...].astype(dtype).reshape(factor.shape)
         return outputs.astype(self.dtype or inputs.dtype)
 
@@ -257,12 +231,9 @@ class FeedForward(nnx.Module):
         Args:
             width: D.
             hidden: F.
-            activation: a function, or a name in `ACTIVATIONS`.
+            activation: a function, or a name in `ACTIVATIONS`, which is checked.
             gated: whether to multiply with a second projection to F.
-            options: of `linear`: `use_bias`, `kernel_init`, `dtype`, `param_dtype` and `rngs`.
-
-        Raises:
-            ValueError: an unknown activation.
+            options: as in `linear`.
         """
         make = partial(linear, **options)
         activation_of(activation)  # raises for an unknown name
@@ -281,16 +252,11 @@ class FeedForward(nnx.Module):
 def drop(inputs: Array, rate: float, rng: Array | None) -> Array:
     """Zero entries with probability `rate` and scale up the rest; the identity without a key.
 
-    The entries are chosen by the hash of `attention.Dropout`: on a CPU, random bits of JAX would
-    take a tenth of a training step.
-
-    Args:
-        inputs: `[..., D]`.
-        rate: in [0, 1).
-        rng: a JAX random key, or None.
+    The entries of `[..., D]` are chosen by the hash of `attention.Dropout`: on a CPU, random bits
+    of JAX would take a tenth of a training step.
 
     Raises:
-        ValueError: a rate out of range; several keys: `jax.vmap` gives each example its own.
+        ValueError: a rate outside [0, 1); several keys: `jax.vmap` gives each example its own.
     """
     check_rate("rate", rate)
     if rng is None or not rate:

@@ -4,9 +4,9 @@ Parameters are a model, its `nnx.State` or any pytree. Paths are written with do
 "decoder.layers.blocks.0.self_attention.sublayer.query.kernel". Patterns are those of `fnmatch`: "*"
 matches any characters, dots too.
 
-Train some of the parameters by labels for optax, of a state, since optax would call a model:
+Train some of the parameters by labels for optax:
 
-    labels = label_parameters(nnx.state(model), {"*.norm.*": "train"}, default="freeze")
+    labels = label_parameters(model, {"*.norm.*": "train"}, default="freeze")
     optax.multi_transform({"train": optax.adam(1e-3), "freeze": optax.set_to_zero()}, labels)
 
 Train LoRA factors by the gradient of `loss(apply_lora(model, factors))` with respect to `factors`,
@@ -24,6 +24,7 @@ from flax import nnx
 from jax import Array
 
 from attention.primitives.choice import did_you_mean
+from attention.primitives.numerics import score_dtype
 from attention.primitives.pytree_dataclass import pytree_dataclass, static
 
 Parameters = TypeVar("Parameters")
@@ -56,17 +57,15 @@ def label_parameters(
     Strings are labels for `optax.multi_transform`, bools for `optax.masked`.
 
     Args:
-        parameters: the state of a model or another pytree.
+        parameters: a model or another pytree; of a model the state is labelled, since optax would
+            call a model to get its labels.
         labels: pattern -> label; the first pattern that matches a path decides.
         default: label of the other parameters.
 
     Raises:
-        TypeError: a model, which optax would call to get the labels.
         ValueError: a pattern that matches no path.
     """
-    if callable(parameters):
-        name = type(parameters).__name__
-        raise TypeError(f"label_parameters needs nnx.state(model), since optax calls a {name}")
+    parameters = nnx.state(parameters) if isinstance(parameters, nnx.Module) else parameters
     select_parameters(parameters, *labels)
 
     def label(path: str, *_: object) -> Label:
@@ -81,96 +80,67 @@ class LoRAFactors:
     """Low-rank change of one kernel: scale · down · up (Hu et al. 2021, section 4.1).
 
     Attributes:
-        down: `[*stacked, *inputs, r]`.
-        up: `[*stacked, r, *outputs]`.
-        num_stacked: number of axes of stacked layers.
+        down: `[*stacked, inputs, r]`: all axes of inputs are one, behind those of stacked layers.
+        up: `[*stacked, r, outputs]`.
         scale: alpha / r.
     """
 
     down: Array
     up: Array
-    num_stacked: int = static()
     scale: float = static()
-
-    def change(self) -> Array:
-        """Return the change, `[*stacked, *inputs, *outputs]`."""
-        count = self.num_stacked
-        stacked, rank = self.down.shape[:count], self.down.shape[-1]
-        down = self.down.reshape(*stacked, -1, rank)
-        up = self.up.reshape(*stacked, rank, -1)
-        shape = *self.down.shape[:-1], *self.up.shape[count + 1 :]
-        return self.scale * (down @ up).reshape(shape)
 
 
 def lora_factors(
-    parameters: Parameters,
-    *patterns: str,
-    rank: int,
-    alpha: float | None = None,
-    num_inputs: int | None = None,
-    num_stacked: int | None = None,
-    rng: Array,
+    parameters: Parameters, *patterns: str, rank: int, alpha: float | None = None, rng: Array
 ) -> dict[str, LoRAFactors]:
     """Make LoRA factors of kernels, by path; the change is 0 at first.
 
-    Which axes of a kernel are inputs is known from its metadata in modules of this library, and for
-    matrices. Patterns may match other parameters too, such as biases and embeddings, which get no
-    factors unless `num_inputs` is given. Dicts of several calls may be merged.
+    The inputs of a matrix are its first axis, and those of other kernels its first "num_inputs"
+    axes after those of stacked layers, by metadata as that of `linear`. Patterns may match other
+    parameters too, such as biases and embeddings, which get no factors. Dicts of several calls may
+    be merged.
 
     Args:
         parameters: a model or another pytree.
         patterns: of the paths of kernels.
         rank: r.
         alpha: scale times r; r if None.
-        num_inputs: number of input axes of each kernel.
-        num_stacked: number of axes of stacked layers in front of them.
         rng: random key of `down`, normal with variance 1 / inputs; `up` is 0.
 
     Raises:
-        ValueError: a pattern that matches no kernel; a kernel of several axes of which it is not
-            known which are inputs; a rank that is not between 1 and the sizes of the kernel.
+        ValueError: a pattern that matches no kernel; a kernel of several axes without metadata; a
+            rank that is not between 1 and the sizes of the kernel.
     """
     chosen = select_parameters(parameters, *patterns)
-    kernels: dict[str, tuple[Array, int, int]] = {}  # with the axes where inputs begin and end
+    # Shapes: of stacked layers, number of inputs, number of outputs.
+    kernels: dict[str, tuple[tuple[int, ...], int, int]] = {}
 
-    def cannot_split(path: str) -> ValueError:
-        axes = f"axes of {path}, {chosen[path].shape}"
-        return ValueError(f"cannot split the {axes}, into inputs and outputs: pass num_inputs")
+    def add(path: str, array: Array, metadata: Mapping[str, Any]) -> None:
+        if path not in chosen:
+            return
+        is_matrix = "axes" not in metadata and array.ndim == 2
+        count = metadata.get("num_inputs", int(is_matrix))
+        if not count and "axes" not in metadata and array.ndim > 2:
+            axes = f"axes of {path}, {array.shape}"
+            raise ValueError(f"cannot split the {axes}, into inputs and outputs: no num_inputs")
+        if count:
+            begin = array.ndim - len(metadata.get("axes", array.shape))
+            stacked, own = array.shape[:begin], array.shape[begin:]
+            kernels[path] = stacked, math.prod(own[:count]), math.prod(own[count:])
 
-    def add(path: str, kernel: Array, metadata: Mapping[str, Any]) -> None:
-        axes = metadata.get("axes")  # logical names, not of stacked layers
-        begin = (kernel.ndim - len(axes) if axes else 0) if num_stacked is None else num_stacked
-        is_matrix = not axes and kernel.ndim == begin + 2
-        count = num_inputs or metadata.get("num_inputs", int(is_matrix))
-        if count and begin + count < kernel.ndim:
-            kernels[path] = kernel, begin, begin + count
-        elif not axes and kernel.ndim > begin + 1:
-            raise cannot_split(path)
-
-    _map_arrays(lambda path, *array: path in chosen and add(path, *array), parameters)
+    _map_arrays(add, parameters)
     for pattern in patterns:
-        matching = select_parameters(chosen, pattern)
-        if not kernels.keys() & matching:
-            raise cannot_split(next(iter(matching)))
-    rngs = jax.random.split(rng, len(kernels))
-    factors = {}
-    for (path, (kernel, begin, end)), rng in zip(sorted(kernels.items()), rngs, strict=True):
-        stacked, inputs, outputs = (
-            kernel.shape[:begin],
-            kernel.shape[begin:end],
-            kernel.shape[end:],
-        )
-        largest = min(math.prod(inputs), math.prod(outputs))
+        if not kernels.keys() & select_parameters(chosen, pattern):
+            raise ValueError(f"no kernel has a path that matches {pattern!r}")
+    factors, rngs = {}, jax.random.split(rng, len(kernels))
+    for (path, (stacked, inputs, outputs)), rng in zip(sorted(kernels.items()), rngs, strict=True):
+        largest = min(inputs, outputs)
         if not 1 <= rank <= largest:
             raise ValueError(f"the rank of {path} must lie in 1 to {largest}, got {rank}")
-        dtype = jnp.float64 if kernel.dtype == jnp.float64 else jnp.float32
-        down = jax.random.normal(rng, (*stacked, *inputs, rank), dtype)
-        factors[path] = LoRAFactors(
-            down=down * math.prod(inputs) ** -0.5,
-            up=jnp.zeros((*stacked, rank, *outputs), dtype),
-            num_stacked=begin,
-            scale=(rank if alpha is None else alpha) / rank,
-        )
+        dtype = score_dtype(chosen[path])
+        down = jax.random.normal(rng, (*stacked, inputs, rank), dtype) * inputs**-0.5
+        up = jnp.zeros((*stacked, rank, outputs), dtype)
+        factors[path] = LoRAFactors(down, up, scale=(rank if alpha is None else alpha) / rank)
     return factors
 
 
@@ -178,17 +148,18 @@ def apply_lora(parameters: Parameters, factors: Mapping[str, LoRAFactors]) -> Pa
     """Return parameters with kernels that LoRA has changed: for training and for export.
 
     Raises:
-        ValueError: factors of a path that the parameters do not contain, or of another shape.
+        ValueError: factors of a path that the parameters do not contain, or of another size.
     """
     select_parameters(parameters, *factors)
 
     def apply(path: str, kernel: Array, _: Mapping[str, Any]) -> Array:
         if path not in factors:
             return kernel
-        change = factors[path].change()
-        if change.shape != kernel.shape:
+        change = factors[path].scale * (factors[path].down @ factors[path].up)
+        if change.size != kernel.size:
             raise ValueError(f"{path} has shape {kernel.shape}, its LoRA factors {change.shape}")
-        return (kernel.astype(change.dtype) + change).astype(kernel.dtype)
+        changed = kernel.astype(change.dtype) + change.reshape(kernel.shape)
+        return changed.astype(kernel.dtype)
 
     return _map_arrays(apply, parameters)
 

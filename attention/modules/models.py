@@ -529,7 +529,9 @@ class ClassToken(nnx.Module):
     def __init__(self, width: int, *, param_dtype: DTypeLike = jnp.float32, rngs: nnx.Rngs) -> None:
         """Make the vector, with entries of unit variance."""
         init = nnx.initializers.normal(1.0)
-        self.vector = table((1, width), (None, "embed"), init=init, dtype=param_dtype, rngs=rngs)
+        self.vector = table(
+            (1, width), (None, "embed"), init=init, param_dtype=param_dtype, rngs=rngs
+        )
 
     def before(self, vectors: Array, lengths: Array | None) -> tuple[Array, Array | None]:
         """Prepend the vector to `[..., S, D]`: `[..., 1 + S, D]`."""

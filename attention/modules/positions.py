@@ -9,11 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import jax.numpy as jnp
 from flax import nnx
 from jax import Array
-from jax.nn.initializers import Initializer
-from jax.typing import DTypeLike
 
 from attention.modules.layers import rows, table
 from attention.modules.numbers import check_number
@@ -76,23 +73,17 @@ class LearnedPositions(nnx.Module):
         width: int,
         *,
         scale: float | str = "sqrt_width",
-        init: Initializer | None = None,
-        param_dtype: DTypeLike = jnp.float32,
-        rngs: nnx.Rngs,
+        **options: Any,  # noqa: ANN401 - of several types
     ) -> None:
         """Make the table.
 
         Args:
             max_length: number of positions; a position outside gives NaN.
             width: D.
-            scale: factor of the vectors, "sqrt_width" for √D as of token embeddings.
-            init: initializer of the table, normal with variance 1/D if None.
-            param_dtype: of the table.
-            rngs: source of the initial parameters.
+            scale: factor of the vectors, as in `Embedding`.
+            options: `init`, `param_dtype` and `rngs`, as in `table`.
         """
-        self.table = table(
-            (max_length, width), ("positions", "embed"), init=init, dtype=param_dtype, rngs=rngs
-        )
+        self.table = table((max_length, width), ("positions", "embed"), **options)
         self.scale = resolve_scale(scale, width)
         self.max_length = max_length
 
@@ -124,13 +115,12 @@ class RelativeScores(nnx.Module):
         relative: Relative = Relative(),
         *,
         causal: bool,
-        param_dtype: DTypeLike = jnp.float32,
-        rngs: nnx.Rngs,
+        **options: Any,  # noqa: ANN401 - of several types
     ) -> None:
-        """Make the table; a causal one has no buckets for keys after the query."""
-        shape = (num_heads, relative.num_buckets)
+        """Make the table, as `table`; a causal one has no buckets for keys after the query."""
         init = nnx.initializers.normal(num_heads**-0.5)
-        self.table = table(shape, ("heads", None), init=init, dtype=param_dtype, rngs=rngs)
+        shape = (num_heads, relative.num_buckets)
+        self.table = table(shape, ("heads", None), init=init, **options)
         self.max_distance = relative.max_distance
         self.causal = causal
 
@@ -168,28 +158,22 @@ class PositionEncoding:
     even: str | None = None
 
 
+def _learned(config: Any, rngs: nnx.Rngs) -> LearnedPositions:  # noqa: ANN401 - a `TransformerConfig`
+    options = {"scale": config.embedding_scale, "init": config.initializer("embedding_init")}
+    options |= {"param_dtype": config.param_dtype, "rngs": rngs}
+    return LearnedPositions(config.max_length, config.width, **options)
+
+
+def _relative(config: Any, causal: bool, rngs: nnx.Rngs) -> RelativeScores:  # noqa: ANN401 - the same
+    options = {"causal": causal, "param_dtype": config.param_dtype, "rngs": rngs}
+    return RelativeScores(config.num_heads, config.relative, **options)
+
+
 POSITIONS: dict[str, PositionEncoding] = {
     "none": PositionEncoding(),
     "sinusoidal": PositionEncoding(embed=lambda config, rngs: sinusoidal, even="width"),
-    "learned": PositionEncoding(
-        embed=lambda config, rngs: LearnedPositions(
-            config.max_length,
-            config.width,
-            scale=config.embedding_scale,
-            init=config.initializer("embedding_init"),
-            param_dtype=config.param_dtype,
-            rngs=rngs,
-        )
-    ),
+    "learned": PositionEncoding(embed=_learned),
     "rotary": PositionEncoding(rotary=lambda config: config.rotary, even="head_width"),
     "alibi": PositionEncoding(score=lambda config, causal, rngs: AlibiScores(config.num_heads)),
-    "relative": PositionEncoding(
-        score=lambda config, causal, rngs: RelativeScores(
-            config.num_heads,
-            config.relative,
-            causal=causal,
-            param_dtype=config.param_dtype,
-            rngs=rngs,
-        )
-    ),
+    "relative": PositionEncoding(score=_relative),
 }

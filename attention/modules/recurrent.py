@@ -38,13 +38,9 @@ class RecurrentEncoder(nnx.Module):
     def __init__(
         self, width: int, hidden: int, *, cell: Cell = nnx.GRUCell, **options: object
     ) -> None:
-        """Make the cells of both directions.
+        """Make the cells, as in `CELLS`, for inputs of D and states of F numbers.
 
-        Args:
-            width: D, of the inputs.
-            hidden: F, of the state of each cell.
-            cell: class of the cells, as in `CELLS`.
-            options: `dtype`, `param_dtype` and `rngs`, as in flax; so in all classes below.
+        The options are `dtype`, `param_dtype` and `rngs`, as in flax; so in all classes below.
         """
         self.forward = make_cell(cell, width, hidden, **options)
         self.backward = make_cell(cell, width, hidden, **options)
@@ -56,34 +52,28 @@ class RecurrentEncoder(nnx.Module):
         At padding a cell keeps its state. So the last position contains the final state of the
         forward cell and the first position that of the backward cell, wherever the padding is.
 
-        Args:
-            inputs: `[..., S, D]`.
-            context: its `mask`, such as `masks.lengths`, and its `lengths` exclude padding.
+        The `mask` of the context, such as `masks.lengths`, and its `lengths` exclude padding.
 
         Raises:
             ValueError: a mask that depends on the query; lengths outside [0, S].
             TypeError: lengths that are not integers.
         """
         valid = valid_tokens(inputs, context.lengths, context.mask)
-        vectors = inputs if valid is None else jnp.where(valid[..., None], inputs, 0)
-        forward = self._scan(self.forward, vectors, valid, reverse=False)
-        backward = self._scan(self.backward, vectors, valid, reverse=True)
-        features = jnp.concatenate([forward, backward], axis=-1)
+        vectors = jnp.where(valid[..., None], inputs, 0)
+
+        def run(cell: nnx.RNNCellBase, *, reverse: bool) -> Array:
+            def step(carry: State, token: tuple[Array, Array]) -> tuple[State, Array]:
+                vector, valid = token
+                carry = where(valid, cell(carry, vector)[0], carry)
+                return carry, jax.tree.leaves(carry)[-1]
+
+            carry = initial_carry(cell, jnp.zeros((*valid.shape[:-1], self.hidden), inputs.dtype))
+            return scan_tokens(step, carry, (vectors, valid), reverse=reverse)[1]
+
+        outputs = run(self.forward, reverse=False), run(self.backward, reverse=True)
+        features = jnp.concatenate(outputs, axis=-1)
         has_states = "hidden_states" in context.returning
         return Output(features, hidden_states=(inputs, features) if has_states else ())
-
-    def _scan(
-        self, cell: nnx.RNNCellBase, inputs: Array, valid: Array | None, *, reverse: bool
-    ) -> Array:
-        def step(carry: State, token: tuple[Array, Array | None]) -> tuple[State, Array]:
-            vector, valid = token
-            carry = select_rows(valid, cell(carry, vector)[0], carry)
-            return carry, cell_output(carry)
-
-        carry = initial_carry(cell, jnp.zeros((*inputs.shape[:-2], self.hidden), inputs.dtype))
-        tokens = time_first((inputs, valid), inputs.ndim - 2)
-        _, outputs = jax.lax.scan(step, carry, tokens, reverse=reverse)
-        return jnp.moveaxis(outputs, 0, -2)
 
 
 def make_cell(
@@ -116,32 +106,31 @@ def initial_carry(cell: nnx.RNNCellBase, vector: Array) -> Any:  # noqa: ANN401 
     return jax.tree.map(lambda _: vector, like)
 
 
-def cell_output(carry: Any) -> Array:  # noqa: ANN401 - any pytree
-    """Return the output `[..., F]` that a cell gave with a carry: its last leaf."""
-    return jax.tree.leaves(carry)[-1]
+def where(condition: Array, new: State, old: State) -> State:
+    """Select between states with leaves `[..., F]` by a condition `[...]`."""
+    return jax.tree.map(lambda *each: jnp.where(condition[..., None], *each), new, old)
 
 
-def select_rows(valid: Array | None, after: State, before: State) -> State:
-    """Return the state `after` in valid rows `[...]` and the state `before` in the others."""
-    if valid is None:
-        return after
-
-    def select(after: Array, before: Array) -> Array:
-        rows = valid.reshape(*valid.shape, *[1] * (after.ndim - valid.ndim))
-        return jnp.where(rows, after, before)
-
-    return jax.tree.map(select, after, before)
+def scan_tokens(
+    step: Callable[[State, Any], tuple[State, Any]],
+    carry: State,
+    tokens: tuple[Array, ...],
+    *,
+    reverse: bool = False,
+) -> tuple[State, Any]:
+    """Apply `jax.lax.scan` along the axis T of all arrays; the last of the tokens is `[..., T]`."""
+    axis = tokens[-1].ndim - 1
+    tokens = [jnp.moveaxis(array, axis, 0) for array in tokens]
+    carry, outputs = jax.lax.scan(step, carry, tokens, reverse=reverse)
+    return carry, jax.tree.map(lambda array: jnp.moveaxis(array, 0, axis), outputs)
 
 
 def valid_tokens(
     inputs: Array, lengths: ArrayLike | None, mask: Mask | Array | None = None
-) -> Array | None:
-    """Return which tokens are valid, bool `[..., T]`; None if all are.
+) -> Array:
+    """Return which of the inputs `[..., T, D]` are no padding, bool `[..., T]`.
 
-    Args:
-        inputs: `[..., T, D]`.
-        lengths: int `[...]`, number of valid tokens per row; all if None.
-        mask: `masks.lengths`, or an expression of such masks; a token is valid if it allows it too.
+    The mask is `masks.lengths`, or an expression of such masks.
 
     Raises:
         TypeError: lengths that are not integers.
@@ -152,9 +141,9 @@ def valid_tokens(
         check_lengths(lengths, num_tokens)
         mask = and_mask(masks.lengths(lengths), mask)
     if mask is None:
-        return None
-    is_mask = isinstance(mask, Mask)
-    if not is_mask or not all(isinstance(leaf, Lengths) for leaf in masks.leaves_of(mask)):
+        return jnp.ones((*batch, num_tokens), bool)
+    leaves = masks.leaves_of(mask) if isinstance(mask, Mask) else (mask,)
+    if not all(isinstance(leaf, Lengths) for leaf in leaves):
         raise ValueError(
             "this mask depends on the position of the query; here it can only hide padding, the "
             "same for all queries, as masks.lengths does"
@@ -162,54 +151,31 @@ def valid_tokens(
     return jnp.broadcast_to(masks.to_array(mask, 1, num_tokens)[..., 0, :], (*batch, num_tokens))
 
 
-def time_first(tree: State, axis: int) -> State:
-    """Move the time axis of every array to the front, for `jax.lax.scan`."""
-    return jax.tree.map(lambda array: jnp.moveaxis(array, axis, 0), tree)
-
-
 Result = Array | tuple[Array, dict[str, Array]]
 
 
 class AdditiveAttention(nnx.Module):
-    """Scores vᵀ tanh(W s + U h) (Bahdanau et al. 2015, appendix A.1.2).
+    """Scores vᵀ tanh(W s + U h) (Bahdanau et al. 2015, appendix A.1.2)."""
 
-    Attributes:
-        context_width: C, of the contexts.
-    """
-
-    def __init__(
-        self, hidden: int, encoder_width: int, *, rngs: nnx.Rngs, **dtypes: DTypeLike | None
-    ) -> None:
+    def __init__(self, hidden: int, encoder_width: int, **options: Any) -> None:  # noqa: ANN401 - of several types
         """Make W, U and v for a decoder state of F and an encoder output of E numbers."""
-        units, param_dtype = {"hidden": hidden}, dtypes.get("param_dtype", jnp.float32)
-        self.query = linear({"embed": hidden}, units, use_bias=False, rngs=rngs, **dtypes)
-        self.key = linear({"embed": encoder_width}, units, rngs=rngs, **dtypes)
-        self.vector = table((1, hidden), ("heads", "hidden"), dtype=param_dtype, rngs=rngs)
-        self.context_width = encoder_width
+        self.query = linear({"embed": hidden}, {"hidden": hidden}, use_bias=False, **options)
+        self.key = linear({"embed": encoder_width}, {"hidden": hidden}, **options)
+        options.pop("dtype", None)  # of the computation
+        self.vector = table((1, hidden), ("heads", "hidden"), **options)
 
-    def precompute(self, encoder_output: Array, summary: Array) -> tuple[Array, Array]:
-        """Return arrays that are the same in every step: keys `[..., S, F]` and values.
-
-        Args:
-            encoder_output: `[..., S, E]`.
-            summary: `[..., F]`, of the source.
-        """
-        del summary
+    def precompute(self, encoder_output: Array) -> tuple[Array, Array]:
+        """Return keys U h `[..., S, F]` and values h `[..., S, E]`, the same in every step."""
         return self.key(encoder_output), encoder_output
 
     def __call__(self, state: Array, precomputed: tuple[Array, Array], **options: object) -> Result:
-        """Compute the context `[..., T, N, C]` of a state, with T = N = 1.
+        """Compute the context `[..., T, N, E]` of a state s `[..., F]`, with T = N = 1.
 
-        Args:
-            state: `[..., F]`.
-            precomputed: result of `precompute`.
-            options: mask, positions and returning, as in `attention.attend`.
-
-        Returns:
-            As `attention.attend`.
+        The options mask, positions and returning, and the result are those of `attention.attend`.
         """
-        query, key, value = _with_head(self.query(state), *precomputed)
-        return additive_attention(query, key, value, self.vector[...], **options)
+        query, (key, value) = self.query(state), precomputed
+        arrays = query[..., None, None, :], key[..., None, :], value[..., None, :]
+        return additive_attention(*arrays, self.vector[...], **options)
 
 
 class MultiplicativeAttention(nnx.Module):
@@ -219,84 +185,43 @@ class MultiplicativeAttention(nnx.Module):
         """Make W."""
         sizes = {"embed": hidden}, {"hidden": encoder_width}
         self.query = linear(*sizes, use_bias=False, **options)
-        self.context_width = encoder_width
 
-    def precompute(self, encoder_output: Array, summary: Array) -> Array:
+    def precompute(self, encoder_output: Array) -> Array:
         """Return the encoder output, which is both keys and values."""
-        del summary
         return encoder_output
 
     def __call__(self, state: Array, precomputed: Array, **options: object) -> Result:
         """Compute the context of a state."""
-        query, key, value = _with_head(self.query(state), precomputed, precomputed)
-        return attend(query, key, value, scale=1.0, **options)
-
-
-class NoAttention(nnx.Module):
-    """The context of every state is the summary of the source (Cho et al. 2014)."""
-
-    def __init__(self, hidden: int, encoder_width: int, **options: object) -> None:
-        """Make no parameters; see `AdditiveAttention`."""
-        del encoder_width, options
-        self.context_width = hidden
-
-    def precompute(self, encoder_output: Array, summary: Array) -> Array:
-        """Return the summary."""
-        del encoder_output
-        return summary
-
-    def __call__(self, state: Array, precomputed: Array, **options: object) -> Result:
-        """Return the summary, which depends neither on the state nor on the mask.
-
-        Raises:
-            ValueError: `returning` is not empty.
-        """
-        if options.get("returning"):
-            names = ", ".join(options["returning"])
-            raise ValueError(f"a decoder without attention cannot return {names}")
-        return precomputed[..., None, None, :].astype(state.dtype)
-
-
-def _with_head(query: Array, key: Array, value: Array) -> tuple[Array, Array, Array]:
-    """Add axes T = 1 of the query and N = K = 1 of all."""
-    return query[..., None, None, :], key[..., None, :], value[..., None, :]
+        query, keys = self.query(state)[..., None, None, :], precomputed[..., None, :]
+        return attend(query, keys, keys, scale=1.0, **options)
 
 
 class BahdanauStep(nnx.Module):
     """Attention from the state before the step; the cell reads the context.
 
-    Bahdanau et al. 2015, section 3.1, with the concatenation of state, embedding and context as
+    Bahdanau et al. 2015, section 3.1, with the concatenation of state, token and context as
     features in place of their maxout layer; with a fixed context the decoder of Cho et al. 2014.
 
     Attributes:
-        input_feed_width: of the array that one step passes to the next beside the carry.
         features_width: of the features.
     """
 
     def __init__(
         self, width: int, hidden: int, context_width: int, *, cell: Cell, **options: object
     ) -> None:
-        """Make the cell for inputs of D, a state of F and contexts of C numbers."""
+        """Make the cell, for tokens of D, states of F and contexts of C numbers."""
         self.cell = make_cell(cell, width + context_width, hidden, **options)
-        self.input_feed_width, self.features_width = 0, hidden + width + context_width
+        self.features_width = hidden + width + context_width
 
-    def __call__(
-        self, carry: State, input_feed: Array, inputs: Array, attend: Attend
-    ) -> tuple[State, Array, Array]:
-        """Read one token.
+    def start(self, state: Array) -> Any:  # noqa: ANN401 - any pytree
+        """Return the first carry, of which every leaf is the initial state `[..., F]`."""
+        return initial_carry(self.cell, state)
 
-        Args:
-            carry: of the cell.
-            input_feed: `[..., input_feed_width]`, from the step before.
-            inputs: `[..., D]`, the token.
-            attend: function from a state to its context.
-
-        Returns:
-            New carry, new input feed, features `[..., features_width]`.
-        """
-        cell_inputs = jnp.concatenate([inputs, attend(cell_output(carry))], axis=-1)
-        carry, output = self.cell(carry, cell_inputs)
-        return carry, input_feed, jnp.concatenate([output, cell_inputs], axis=-1)
+    def __call__(self, carry: State, token: Array, attend: Attend) -> tuple[State, Array]:
+        """Read one token `[..., D]`; return the new carry and features `[..., features_width]`."""
+        inputs = jnp.concatenate([token, attend(jax.tree.leaves(carry)[-1])], axis=-1)
+        carry, state = self.cell(carry, inputs)
+        return carry, jnp.concatenate([state, inputs], axis=-1)
 
 
 class LuongStep(nnx.Module):
@@ -312,22 +237,25 @@ class LuongStep(nnx.Module):
         self.cell = make_cell(cell, width + hidden, hidden, **options)
         sizes = {"embed": context_width + hidden}, {"hidden": hidden}
         self.join = linear(*sizes, use_bias=False, **options)
-        self.input_feed_width = self.features_width = hidden
+        self.features_width = hidden
 
-    def __call__(
-        self, carry: State, input_feed: Array, inputs: Array, attend: Attend
-    ) -> tuple[State, Array, Array]:
-        """Read one token; the new input feed equals the features."""
-        carry, output = self.cell(carry, jnp.concatenate([inputs, input_feed], axis=-1))
-        features = jnp.tanh(self.join(jnp.concatenate([attend(output), output], axis=-1)))
-        return carry, features, features
+    def start(self, state: Array) -> Any:  # noqa: ANN401 - any pytree
+        """Return the carry of the cell and the features before the first step, which are 0."""
+        return initial_carry(self.cell, state), jnp.zeros_like(state)
+
+    def __call__(self, carry: State, token: Array, attend: Attend) -> tuple[State, Array]:
+        """Read one token; the carry contains the features of the step before."""
+        carry, input_feed = carry
+        carry, state = self.cell(carry, jnp.concatenate([token, input_feed], axis=-1))
+        features = jnp.tanh(self.join(jnp.concatenate([attend(state), state], axis=-1)))
+        return (carry, features), features
 
 
-# Name in a config -> (class of the attention, class of the step). Users may add their own.
-ATTENTIONS: dict[str, tuple[Callable[..., nnx.Module], Callable[..., nnx.Module]]] = {
+# Name in a config -> class of the attention, or None, and of the step. Users may add their own.
+ATTENTIONS: dict[str, tuple[Callable[..., nnx.Module] | None, Callable[..., nnx.Module]]] = {
     "additive": (AdditiveAttention, BahdanauStep),
     "multiplicative": (MultiplicativeAttention, LuongStep),
-    "none": (NoAttention, BahdanauStep),
+    "none": (None, BahdanauStep),
 }
 
 
@@ -335,30 +263,29 @@ class RecurrentCache(NamedTuple):
     """State of a decoder between steps; its size does not depend on the number of tokens.
 
     Attributes:
-        carry: of the cell, leaves `[..., F]`.
-        input_feed: `[..., input_feed_width]`, as in `LuongStep`.
+        carry: of the step, leaves `[..., F]`.
         lengths: int32 `[...]`, number of tokens read.
         encoder_output: what the attention has precomputed of it, and its positions `[..., S]`.
     """
 
     carry: Any
-    input_feed: Array
     lengths: Array
-    encoder_output: Constant | None
+    encoder_output: Constant
 
 
 class RecurrentDecoder(nnx.Module):
     """A recurrent cell whose initial state is a summary of the source."""
 
     def __init__(
-        self, summary: Callable[[Array], Array], attention: nnx.Module, step: nnx.Module
+        self, summary: Callable[[Array], Array], attention: nnx.Module | None, step: nnx.Module
     ) -> None:
         """Assemble a decoder.
 
         Args:
             summary: maps the final states `[..., E]` of both directions of a `RecurrentEncoder` to
                 the initial state `[..., F]`, before its tanh.
-            attention: such as `AdditiveAttention`.
+            attention: such as `AdditiveAttention`; without one the initial state is the context of
+                every state (Cho et al. 2014).
             step: such as `BahdanauStep`.
         """
         self.summary, self.attention, self.step = summary, attention, step
@@ -366,65 +293,63 @@ class RecurrentDecoder(nnx.Module):
     def __call__(self, inputs: Array, *, context: Context = DEFAULT_CONTEXT) -> Output:
         """Map inputs `[..., T, D]` to features `[..., T, features_width]`.
 
-        Args:
-            inputs: `[..., T, D]`.
-            context: with an encoder output `[..., S, E]`, or a cache, which contains it. After its
-                `lengths` the state stays as it is.
-
-        Returns:
-            Features, `({"cross_attention": {name: array}},)` for the results in
-            `context.returning`, and the new cache if one was given.
+        The context has an encoder output `[..., S, E]`, or a cache, which contains it. After its
+        `lengths` the state stays as it is.
 
         Raises:
-            ValueError: a mask; neither encoder output nor cache, or both; lengths outside [0, T].
+            ValueError: a mask; neither encoder output nor cache, or both; lengths outside [0, T];
+                results of a decoder without attention.
             TypeError: lengths that are not integers.
         """
         if context.mask is not None:
             raise ValueError(
                 "a recurrent decoder cannot mask target tokens: its state depends on them"
             )
+        names = tuple(name for name in context.returning if name != "hidden_states")
+        if names and self.attention is None:
+            raise ValueError(f"a decoder without attention cannot return {', '.join(names)}")
         context.check_source()
-        batch = inputs.shape[:-2]
-        state = context.cache
-        if state is None:
+        *batch, num_tokens, _ = inputs.shape
+        cache = context.cache
+        if cache is None:
             given = {"encoder_output": context.encoder_output}
             given["encoder_positions"] = context.encoder_positions
-            state = self.new_cache(CacheSpec(batch=batch, size=inputs.shape[-2], **given))
-        names = tuple(name for name in context.returning if name != "hidden_states")
-        constant = state.encoder_output
-        precomputed, key_positions = constant.value
+            cache = self.new_cache(CacheSpec(batch=tuple(batch), size=num_tokens, **given))
+        precomputed, key_positions = cache.encoder_output.value
 
         def step(
-            state: RecurrentCache, token: tuple[Array, Array | None]
-        ) -> tuple[RecurrentCache, tuple[Array, dict[str, Array]]]:
-            vector, valid = token
+            carry: State, token: tuple[Array, Array, Array]
+        ) -> tuple[State, tuple[Array, dict[str, Array]]]:
+            vector, position, valid = token
             options = {"mask": context.encoder_mask, "returning": names}
-            options["positions"] = state.lengths[..., None], key_positions
+            options["positions"] = position[..., None], key_positions
             results = {}
 
-            def attend(query: Array) -> Array:
-                result = self.attention(query, precomputed, **options)
+            def attend(state: Array) -> Array:
+                if self.attention is None:
+                    return precomputed.astype(state.dtype)
+                result = self.attention(state, precomputed, **options)
                 attended, found = result if names else (result, {})
                 results.update(found)
                 return jnp.squeeze(attended, (-3, -2))
 
-            carry, input_feed, features = self.step(state.carry, state.input_feed, vector, attend)
-            after = RecurrentCache(carry, input_feed, state.lengths + 1, None)
-            return select_rows(valid, after, state), (features, results)
+            after, features = self.step(carry, vector, attend)
+            return where(valid, after, carry), (features, results)
 
-        valid = valid_tokens(inputs, context.lengths)
-        tokens = time_first((inputs, valid), len(batch))
-        state = state._replace(encoder_output=None)  # not a carry of the loop
-        state, (features, results) = jax.lax.scan(step, state, tokens)
-        features = jnp.moveaxis(features, 0, -2)
-        axis = len(batch) + 1  # of T, after the batch axes and N
-        results = jax.tree.map(lambda x: jnp.moveaxis(jnp.squeeze(x, axis + 1), 0, axis), results)
+        valid, axis = valid_tokens(inputs, context.lengths), len(batch)
+        positions = jnp.add.outer(cache.lengths, jnp.arange(num_tokens, dtype=jnp.int32))
+        tokens = inputs, positions, valid
+        carry, (features, results) = scan_tokens(step, cache.carry, tokens)
+        results = jax.tree.map(  # [..., T, N, 1, *] -> [..., N, T, *]
+            lambda array: jnp.swapaxes(jnp.squeeze(array, axis + 2), axis, axis + 1), results
+        )
+        lengths = cache.lengths + jnp.sum(valid, axis=-1, dtype=jnp.int32)
         has_states = "hidden_states" in context.returning
         return Output(
             features,
             attention=({"cross_attention": results} if names else {},),
             hidden_states=(inputs, features) if has_states else (),
-            cache=context.cache and state._replace(encoder_output=constant),
+            cache=context.cache and cache._replace(carry=carry, lengths=lengths),
         )
 
     def new_cache(self, spec: CacheSpec) -> RecurrentCache:
@@ -441,19 +366,17 @@ class RecurrentDecoder(nnx.Module):
             raise ValueError("a recurrent decoder needs an encoder output or a cache of one")
         *batch, num_keys, width = encoder_output.shape
         final = encoder_output[..., -1, : width // 2], encoder_output[..., 0, width // 2 :]
-        summary = jnp.tanh(self.summary(jnp.concatenate(final, axis=-1)))
-        precomputed = self.attention.precompute(encoder_output, summary)
+        precomputed = summary = jnp.tanh(self.summary(jnp.concatenate(final, axis=-1)))
+        if self.attention is not None:
+            precomputed = self.attention.precompute(encoder_output)
         if spec.dtype is not None:
             precomputed = jax.tree.map(lambda array: array.astype(spec.dtype), precomputed)
-        if positions is None:
-            positions = jnp.arange(num_keys, dtype=jnp.int32)
-        positions = jnp.broadcast_to(positions, (*batch, num_keys))
-        return RecurrentCache(
-            carry=initial_carry(self.step.cell, summary),
-            input_feed=jnp.zeros((*batch, self.step.input_feed_width), summary.dtype),
-            lengths=jnp.zeros(batch, jnp.int32),
-            encoder_output=Constant((precomputed, positions)),
+        counted = jnp.arange(num_keys, dtype=jnp.int32)
+        positions = jnp.broadcast_to(
+            counted if positions is None else positions, (*batch, num_keys)
         )
+        lengths = jnp.zeros(batch, jnp.int32)
+        return RecurrentCache(self.step.start(summary), lengths, Constant((precomputed, positions)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -514,8 +437,9 @@ class RecurrentEncoderDecoder(EncoderDecoder):
         encoder = RecurrentEncoder(width, hidden, cell=cell, **options)
         target_embedding = Embedding(target_vocab_size, width, **limits, **options)
         summary = linear({"embed": 2 * hidden}, {"hidden": hidden}, **options)
-        attention = make_attention(hidden, 2 * hidden, **options)
-        step = make_step(width, hidden, attention.context_width, cell=cell, **options)
+        attention = make_attention and make_attention(hidden, 2 * hidden, **options)
+        context_width = 2 * hidden if attention else hidden
+        step = make_step(width, hidden, context_width, cell=cell, **options)
         sizes = {"embed": step.features_width}, {"vocab": target_vocab_size}
         return cls(
             source_embedding,
@@ -535,13 +459,7 @@ class RecurrentLayer(nnx.Module):
     """
 
     def __init__(self, width: int, *, hidden: int | None = None, **options: object) -> None:
-        """Make the layers of gate, candidate and output.
-
-        Args:
-            width: D, of inputs and outputs.
-            hidden: F, of the state; D if None.
-            options: `dtype`, `param_dtype` and `rngs`, as in flax.
-        """
+        """Make the layers for inputs and outputs of D and a state of F numbers, D if None."""
         self.hidden = width if hidden is None else hidden
         sizes = {"embed": width}, {"hidden": self.hidden}
         self.gate = linear(*sizes, **options)
@@ -551,28 +469,23 @@ class RecurrentLayer(nnx.Module):
     def __call__(self, inputs: Array, *, context: Context = DEFAULT_CONTEXT) -> Output:
         """Map `[..., T, D]` to `[..., T, D]`.
 
-        Args:
-            inputs: `[..., T, D]`.
-            context: after its `lengths` the state stays as it is; where `masks.segments` or
-                `masks.cu_seqlens` in its `mask` begin a sequence, the state starts anew; `cache`
-                is the state of `new_cache`. No other mask has an effect, so without `lengths`
-                padding must follow the valid tokens.
+        After the `lengths` of the context the state stays as it is; where `masks.segments` or
+        `masks.cu_seqlens` in its `mask` begin a sequence, the state starts anew. No other mask has
+        an effect, so without `lengths` padding must follow the valid tokens.
 
         Raises:
             ValueError: lengths outside [0, T].
             TypeError: lengths that are not integers.
         """
-        valid = valid_tokens(inputs, context.lengths)
-        if valid is not None:
-            inputs = jnp.where(valid[..., None], inputs, 0)
+        valid = valid_tokens(inputs, context.lengths)[..., None]
+        inputs = jnp.where(valid, inputs, 0)
         narrow = self.gate(inputs)
         gate, candidate = wide(narrow, self.candidate(inputs))
         update = jax.nn.sigmoid(gate)
         keep, new = 1 - update, update * candidate
         for starts in _starts(context, inputs.shape[-2]):
             keep = jnp.where(starts[..., None], 0, keep)
-        if valid is not None:
-            keep, new = jnp.where(valid[..., None], keep, 1), jnp.where(valid[..., None], new, 0)
+        keep, new = jnp.where(valid, keep, 1), jnp.where(valid, new, 0)
 
         def compose(one: tuple[Array, Array], other: tuple[Array, Array]) -> tuple[Array, Array]:
             """Compose two maps h -> keep · h + new."""
@@ -596,8 +509,7 @@ def _starts(context: Context, num_tokens: int) -> Iterator[Array]:
     """Yield where a packed sequence begins, bool `[..., T]`, for each mask of packed rows."""
     positions = context.positions
     positions = jnp.arange(num_tokens, dtype=jnp.int32) if positions is None else positions
-    mask = context.mask
-    for leaf in masks.leaves_of(mask) if isinstance(mask, Mask) else ():
+    for leaf in masks.leaves_of(context.mask) if isinstance(context.mask, Mask) else ():
         if isinstance(leaf, Segments):
             starts = jnp.diff(leaf.query_segments, axis=-1, prepend=0) != 0
             batch = jnp.broadcast_shapes(starts.shape[:-1], positions.shape[:-1])

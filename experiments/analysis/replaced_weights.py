@@ -70,9 +70,9 @@ class ReplacedRecurrentWeights(nnx.Module):
         """Wrap an attention with the interface of `AdditiveAttention`."""
         self.attention, self.replacement = attention, replacement
 
-    def precompute(self, *arrays: Array) -> Any:  # noqa: ANN401 - any pytree
+    def precompute(self, encoder_output: Array) -> Any:  # noqa: ANN401 - any pytree
         """Return what the attention computes once."""
-        return self.attention.precompute(*arrays)
+        return self.attention.precompute(encoder_output)
 
     def __call__(
         self,

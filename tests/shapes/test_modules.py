@@ -64,7 +64,6 @@ from attention.modules.recurrent import (
     BahdanauStep,
     LuongStep,
     MultiplicativeAttention,
-    NoAttention,
     RecurrentConfig,
     RecurrentDecoder,
     RecurrentEncoder,
@@ -581,8 +580,8 @@ ADAPTATION = {
         lambda module, rng: lora_factors(module, "query.kernel", "output.kernel", rank=R, rng=rng),
         rng="key []",
         returns={
-            "query.kernel": {"down": "[D, R]", "up": "[R, N, H]"},
-            "output.kernel": {"down": "[N, H, R]", "up": "[R, D]"},
+            "query.kernel": {"down": "[D, R]", "up": "[R, N*H]"},
+            "output.kernel": {"down": "[N*H, R]", "up": "[R, D]"},
         },
     ),
     "lora_factors: stacked layers": module(
@@ -591,18 +590,11 @@ ADAPTATION = {
         rng="key []",
         returns={"blocks.0.up.kernel": {"down": "[L, D, R]", "up": "[L, R, F]"}},
     ),
-    "lora_factors: arrays without axis names": shapes(
-        lambda kernel, stacked, rng: (
-            lora_factors({"kernel": kernel}, "*", rank=R, num_inputs=2, rng=rng)
-            | lora_factors({"stacked": stacked}, "*", rank=R, num_stacked=1, rng=rng)
-        ),
-        kernel="[N, H, D]",
-        stacked="[L, D, F]",
+    "lora_factors: a matrix without axis names": shapes(
+        lambda kernel, rng: lora_factors({"kernel": kernel}, "*", rank=R, rng=rng),
+        kernel="[D, F]",
         rng="key []",
-        returns={
-            "kernel": {"down": "[N, H, R]", "up": "[R, D]"},
-            "stacked": {"down": "[L, D, R]", "up": "[L, R, F]"},
-        },
+        returns={"kernel": {"down": "[D, R]", "up": "[R, F]"}},
     ),
     "apply_lora": module(
         lambda rngs: SelfAttention(D, **HEADS, rngs=rngs),
@@ -646,16 +638,13 @@ RECURRENT = {
     **{
         attention.__name__: module(
             lambda rngs, attention=attention: attention(F, E, rngs=rngs),
-            lambda module, state, encoder_output, summary: module(
-                state, module.precompute(encoder_output, summary)
-            ),
+            lambda module, state, encoder_output: module(state, module.precompute(encoder_output)),
             parameters=parameters,
             state="[..., F]",
             encoder_output="[..., S, E]",
-            summary="[..., F]",
-            returns=returns,
+            returns="[..., 1, 1, E]",
         )
-        for attention, parameters, returns in (
+        for attention, parameters in (
             (
                 AdditiveAttention,
                 {
@@ -664,33 +653,29 @@ RECURRENT = {
                     "key.bias": "[F]",
                     "vector": "[1, F]",
                 },
-                "[..., 1, 1, E]",
             ),
-            (MultiplicativeAttention, {"query.kernel": "[F, E]"}, "[..., 1, 1, E]"),
-            (NoAttention, {}, "[..., 1, 1, F]"),
+            (MultiplicativeAttention, {"query.kernel": "[F, E]"}),
         )
     },
     "BahdanauStep": module(
         lambda rngs: BahdanauStep(D, F, C, cell=CELLS["gru"], rngs=rngs),
-        lambda module, carry, input_feed, inputs, context: module(
-            carry, input_feed, inputs, lambda state: context
+        lambda module, state, token, context: module(
+            module.start(state), token, lambda state: context
         ),
-        carry="[..., F]",
-        input_feed="[..., 0]",
-        inputs="[..., D]",
+        state="[..., F]",
+        token="[..., D]",
         context="[..., C]",
-        returns=("[..., F]", "[..., 0]", "[..., F + D + C]"),
+        returns=("[..., F]", "[..., F + D + C]"),
     ),
     "LuongStep": module(
         lambda rngs: LuongStep(D, F, C, cell=CELLS["lstm"], rngs=rngs),
-        lambda module, carry, input_feed, inputs, context: module(
-            carry, input_feed, inputs, lambda state: context
+        lambda module, state, token, context: module(
+            module.start(state), token, lambda state: context
         ),
-        carry=("[..., F]", "[..., F]"),
-        input_feed="[..., F]",
-        inputs="[..., D]",
+        state="[..., F]",
+        token="[..., D]",
         context="[..., C]",
-        returns=(("[..., F]", "[..., F]"), "[..., F]", "[..., F]"),
+        returns=((("[..., F]", "[..., F]"), "[..., F]"), "[..., F]"),
     ),
     "RecurrentLayer": layer(
         lambda rngs: RecurrentLayer(D, hidden=F, rngs=rngs),

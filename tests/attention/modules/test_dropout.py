@@ -31,8 +31,6 @@ def test_rate_in_rows_and_columns():
         shares = dropped.mean(axis=axes)
         deviation = np.sqrt(RATE * (1 - RATE) / (dropped.size / shares.size))
         assert np.abs(shares - RATE).max() < 5 * deviation
-        if shares.size > 1:  # they differ as much as by chance
-            assert 0.7 < shares.std() / deviation < 1.3
 
 
 def test_kept_entries_are_scaled_in_their_dtype():
