@@ -399,29 +399,30 @@ def transformer_block(config: TransformerConfig, rngs: nnx.Rngs, *, cross: bool 
     return Block(**sublayers, feed_forward=residual(make_feed_forward(config, rngs)))
 
 
-@dataclass(eq=False, repr=False)
 class Encoder(nnx.Module):
-    """A stack of layers, a norm after it, and a score function that its layers share.
-
-    Attributes:
-        layers: such as `Layers`.
-        norm: of the output; pre-norm blocks need one.
-        score: returns a score function of all self-attention, for instance `RelativeScores`.
-        cross: whether layers attend to an encoder output.
-    """
-
-    layers: Layer
-    _: KW_ONLY
-    norm: Callable[[Array], Array] | None = None
-    score: Callable[[], Score] | None = None
-    cross: bool = False
+    """A stack of layers, a norm after it, and a score function that its layers share."""
 
     deterministic = True  # `train` of nnx sets it to False
     number_of_layers = "encoder_layers"
 
-    def __post_init__(self) -> None:
-        """Raise a TypeError for a score function in place of one that returns it."""
-        check_score(self.score)
+    def __init__(
+        self,
+        layers: Layer,
+        *,
+        norm: Callable[[Array], Array] | None = None,
+        score: Callable[[], Score] | None = None,
+        cross: bool = False,
+    ) -> None:
+        """Assemble an encoder.
+
+        Args:
+            layers: such as `Layers`.
+            norm: of the output; pre-norm blocks need one.
+            score: returns a score function of all self-attention, for instance `RelativeScores`.
+            cross: whether layers attend to an encoder output.
+        """
+        check_score(score)
+        self.layers, self.norm, self.score, self.cross = layers, norm, score, cross
 
     @classmethod
     def from_config(
@@ -493,21 +494,19 @@ class DecoderCache(NamedTuple):
     lengths: Array
 
 
-@dataclass(eq=False, repr=False)
 class Decoder(Encoder):
     """A stack whose self-attention is causal, whatever other mask is given.
 
     With `causal=False` only the given mask decides, and a cache lets a token attend to those read
     before it and with it.
-
-    Attributes:
-        causal: whether the causal mask is added to every mask.
     """
 
-    _: KW_ONLY
-    causal: bool = True
-
     number_of_layers = "decoder_layers"
+
+    def __init__(self, layers: Layer, *, causal: bool = True, **options: object) -> None:
+        """Assemble a decoder; `options` are `norm`, `score` and `cross` of `Encoder`."""
+        super().__init__(layers, **options)
+        self.causal = causal
 
     @classmethod
     def from_config(

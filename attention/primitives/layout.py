@@ -95,7 +95,7 @@ def layout_of(arguments: Arguments, platform: str) -> Layout:
     own_tiles = any(own) and not visit_all
     num_heads, num_kv_heads = arguments.query.shape[-2], arguments.key.shape[-2]
     at_once = max(1, SIZES[platform][-1] // prod(sizes))
-    at_once = max(at_once, num_heads) if is_one and prod(arguments.batch) > 1 else at_once
+    at_once = max(at_once, num_heads) if is_one and prod(arguments.batch) != 1 else at_once
     kv_heads = cut(num_kv_heads, at_once * num_kv_heads // num_heads, shards)
     at_once = at_once // num_heads if kv_heads.steps == 1 and not own_tiles else 1
     examples = []
