@@ -20,7 +20,7 @@ class GenerationOutput(NamedTuple):
     Attributes:
         tokens: int32 `[..., L]`, padded at the end. L is the number of steps.
         lengths: int32 `[...]`, number of generated tokens, prefix and end included; 0 for a row
-            that did not finish within `max_steps`.
+            that did not finish in time.
         scores: `[...]`, sum of `log_probs`; in beam search the score that ranks hypotheses, with
             logit processors, divided by the length penalty; -inf where there is no answer.
         log_probs: `[..., L]`, of each token under the model, before any logit processor; 0 for

@@ -16,9 +16,10 @@ from tests.attention.primitives.inputs import draw, in_tiles
     [
         ("b, t", 5, masks.causal()),
         ("b, t", 5, masks.window(2) & masks.lengths(4)),
+        ("b, 5", 5, masks.causal()),
         ("b, 600", 600, masks.causal()),
     ],
-    ids=["batch and length", "window and lengths", "batch of long sequences"],
+    ids=["batch and length", "window and lengths", "batch", "batch of long sequences"],
 )
 def test_symbolic_sizes(axes, length, mask):
     def function(query, key, value):
