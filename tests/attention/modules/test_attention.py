@@ -70,7 +70,6 @@ CAUSAL_MASK = {"mask": masks.causal()}
 # Changes of the module, fields of the context, and the pairs that they allow.
 SELF = {
     "defaults": ({}, {}, True),
-    "multi-query": ({"num_kv_heads": 1}, CAUSAL_MASK, TRI),
     "grouped without bias": ({"num_kv_heads": K, "use_bias": False}, CAUSAL_MASK, TRI),
     "scale": ({"use_bias": False, "qkv_bias": True, "scale": 0.3}, CAUSAL_MASK, TRI),
     "widths and norm": (
@@ -80,7 +79,6 @@ SELF = {
     ),
     "rms": ({"num_kv_heads": K, "qk_norm": "rms"}, {"mask": TRI, "lengths": LENGTHS}, TRI & VALID),
     "window": ({"window": 3}, {}, NEAR),  # it counts the query itself
-    "causal window": ({"window": 3}, CAUSAL_MASK, NEAR & TRI),
     # Rows and columns of an array, and lengths, are not positions.
     "array": (
         {"window": 3},
@@ -128,6 +126,13 @@ def test_cross_attention_to_an_encoder_output_of_another_width_and_length(name):
         assert_close(output.attention["weights"], weights)
 
 
+def test_no_mask_is_causal_with_a_cache():
+    module = attention()
+    cache = module.new_cache(CacheSpec(batch=(B,), size=T))
+    output = run(module, context=Context(cache=cache))
+    assert_close(output.features, by_hand(module, INPUTS, INPUTS, TRI)[0])
+
+
 def test_each_example_has_its_own_random_key():
     module, rng = cross_attention(dropout=0.4), jax.random.key(0)
     output = run(module, context=Context(encoder_output=ENCODER_OUTPUT, rng=rng)).features
@@ -165,8 +170,6 @@ def test_projections_start_with_variance_one_over_their_inputs():
 
 
 ERRORS = {
-    "num_heads=6 .* num_kv_heads=4: use one of 1, 2, 3, 6": lambda: attention(num_kv_heads=4),
-    "width=20 is not divisible by num_heads=6: .* set head_width": lambda: attention(20),
     "precision must be one of default, .*got 'hihg'": lambda: run(attention(precision="hihg")),
     "a function that returns a score function, got a Soft": lambda: attention(
         score=scores.softcap(3.0)

@@ -7,25 +7,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
-from attention import masks, rotary
-from attention.modules import POSITIONS, CacheSpec, Context, LanguageModel, SelfAttention
+from attention import masks
+from attention.modules import POSITIONS, LanguageModel
 from tests.attention.modules import inputs
 from tests.attention.modules.inputs import (
     DIMS,
     LENGTHS,
     fill,
-    filled,
     language_model,
     shapes_of,
     small_config,
     small_translator,
     tokens,
 )
-from tests.attention.primitives.inputs import changed, draw, jitted
+from tests.attention.primitives.inputs import changed, jitted
 
-B, S, D, N, K, H, V = DIMS["BSDNKHV"]
+B, S, D, N, K, V = DIMS["BSDNKV"]
 PIECE, STEPS = 5, 3
 LONGEST = 2 * PIECE + STEPS
 # An id out of range: its vector is NaN, and so is what sees it.
@@ -79,24 +77,23 @@ def in_pieces(model, mask, pieces, cache):
     return logits, cache
 
 
-def assert_equal_to_full_pass(model, cases, *, ring=None):
-    """Compile once: masks are bool arrays, and lengths are traced."""
+def assert_equal_to_full_pass(model, cases, *, ring=None, as_arrays=True):
+    """Compile once, if masks are bool arrays; lengths are traced."""
     model.decoder.causal = False  # the masks alone decide
 
     @jitted
-    def both(model, allowed, full, lengths):
+    def both(model, mask, full, lengths):
         cache = model.new_cache((B,), ring or LONGEST, ring=bool(ring))
-        pieces, cache = in_pieces(model, allowed, lengths, cache)
+        pieces, cache = in_pieces(model, mask, lengths, cache)
         return pieces, model(TOKENS, mask=full).logits, cache.lengths
 
     counted = np.arange(LONGEST, dtype=np.int32)
-    for name in cases:
-        window = masks.window(before=ring - 1 if ring else LONGEST, after=None)
-        arrays = [
-            mask(counted[:, None], counted[None]) for mask in (MASKS[name], MASKS[name] & window)
-        ]
+    for mask in cases:
+        pair = mask, mask & masks.window(before=ring - 1 if ring else LONGEST, after=None)
+        if as_arrays:
+            pair = tuple(each(counted[:, None], counted[None]) for each in pair)
         for lengths in RAGGED:
-            pieces, whole, read = both(model, *arrays, np.array(lengths))
+            pieces, whole, read = both(model, *pair, np.array(lengths))
             np.testing.assert_array_equal(read, np.sum(lengths, axis=0) + STEPS)
             for row in range(B):
                 assert_close(pieces[row, : read[row]], whole[row, : read[row]])
@@ -110,7 +107,20 @@ def test_cached_decoding_equals_full_pass(positions, ring):
     """A ring equals a window."""
     changes = {"decoder_layers": 1} | ({} if ring else MODELS[positions])
     model = language_model(positions=positions, **changes)
-    assert_equal_to_full_pass(model, ["block", "prefix"] if ring else MASKS, ring=ring)
+    cases = [MASKS["block"], MASKS["prefix"]] if ring else MASKS.values()
+    assert_equal_to_full_pass(model, cases, ring=ring)
+
+
+@pytest.mark.parametrize("ring", [None, 5])
+def test_masks_beside_a_cache(ring):
+    """They are composed, and of each example."""
+    segments = np.sort(np.random.default_rng(0).integers(4, size=(B, LONGEST)))
+    thirds = masks.from_function(lambda query, key: (key <= query) & (query * key % 3 == 0))
+    lengths = masks.lengths([6, 9, LONGEST]) | ~masks.block(3)
+    composed = masks.segments(segments) & masks.causal() & lengths
+    cases = composed, (masks.segments(np.arange(LONGEST) // 4) | ~masks.window(1)) & thirds
+    model = language_model(positions="rotary", decoder_layers=1)
+    assert_equal_to_full_pass(model, cases, ring=ring, as_arrays=False)
 
 
 def test_local_and_global_layers_have_caches_of_their_own():
@@ -119,7 +129,7 @@ def test_local_and_global_layers_have_caches_of_their_own():
     model = language_model(positions="rotary", decoder_layers=3, per_layer=layers)
     shapes = [each["self_attention"] for each in model.new_cache((B,), LONGEST).layers]
     assert [(each.size, each.ring) for each in shapes] == [(1, True), (LONGEST, False), (4, True)]
-    assert_equal_to_full_pass(model, ["block", "prefix"])
+    assert_equal_to_full_pass(model, [MASKS["block"], MASKS["prefix"]])
 
 
 def test_a_decoder_that_is_not_causal_reads_a_whole_text_at_once():
@@ -136,49 +146,6 @@ def test_a_decoder_that_is_not_causal_reads_a_whole_text_at_once():
     assert_close(cached, whole)
     other, _ = score(model, changed(text, np.s_[:, -1], text[:, -1] + 1))
     assert (other != whole)[:, 0].any(-1).all()
-
-
-@pytest.mark.parametrize(
-    ("mask", "lengths", "ring"),
-    [
-        (None, [1, 4, 3], False),  # causal with a cache
-        (
-            (masks.segments([0, 0, 0, 1, 1, 1, 2]) | ~masks.window(1))
-            & masks.from_function(lambda query, key: (query * key % 3 == 0) & (key <= query)),
-            [1, 4, 3],
-            True,
-        ),
-        (
-            masks.segments([[0, 0, 1, 1, 1, 2, 2], [0, 1, 1, 1, 1, 1, 3], [0] * 7])
-            & (masks.lengths([3, 6, 7]) | ~masks.block(3))
-            & masks.causal(),
-            [3, 4, 1],
-            False,
-        ),
-    ],
-    ids=["no mask", "ring", "of each example"],
-)
-def test_composed_masks(mask, lengths, ring):
-    """Masks of masks, with a cache that may be a ring."""
-    sizes = {"num_heads": N, "num_kv_heads": K, "head_width": H, "rotary": rotary}
-    module, size = filled(lambda: SelfAttention(D, **sizes, rngs=nnx.Rngs(0))), 5 if ring else 7
-    (inputs,) = draw((B, 7, D))
-
-    @jitted
-    def both(module, lengths):
-        cache = module.new_cache(CacheSpec(batch=(B,), size=size, ring=ring))
-        context = Context(mask=mask, cache=cache, lengths=lengths)
-        first = module(inputs[:, :4], context=context)
-        places = jnp.arange(B)[:, None], lengths[:, None] + jnp.arange(3)[None]
-        text = jnp.pad(inputs[:, :4], ((0, 0), (0, 3), (0, 0))).at[places].set(inputs[:, 4:])
-        rest = module(inputs[:, 4:], context=Context(mask=mask, cache=first.cache))
-        window = masks.window(before=size - 1)
-        visible = window if mask is None else mask & window
-        return first.features, rest.features, module(text, context=Context(mask=visible)).features
-
-    first, rest, whole = both(module, np.array(lengths))
-    for row, length in enumerate(lengths):
-        assert_close(np.concatenate([first[row, :length], rest[row]]), whole[row, : length + 3])
 
 
 class TestTranslator:
@@ -231,11 +198,10 @@ class TestTranslator:
         assert not [line for line in checks if f",{S}," in line or ",17," in line]
 
 
-def read(number=1, *, batch=B, size=7, made_by=None, **options):
-    """Read so many tokens with a new cache, made by another model if one is given."""
-    model = language_model(decoder_layers=2)
-    cache = (made_by or model).new_cache((batch,), size)
-    return model(TOKENS[:, :number], cache=cache, **options)
+def read(number=1, *, batch=B, size=7, kind="sinusoidal", ring=False, **options):
+    """Read so many tokens with a new cache."""
+    model = language_model(positions=kind)
+    return model(TOKENS[:, :number], cache=model.new_cache((batch,), size, ring=ring), **options)
 
 
 def decode_with_a_second_encoder_output():
@@ -250,13 +216,7 @@ ERRORS = {
     "a cache counts the positions of its tok": lambda: read(positions=np.arange(1)),
     "layer 0: a cache of 7 slots cannot hold 8 tokens": lambda: read(8),
     "a cache of 24 tokens is longer than max_len": lambda: read(size=24),
-    "the positions end at max_length=23": lambda: language_model(positions="learned").new_cache(
-        (B,), 7, ring=True
-    ),
-    "^2 layers need a tuple of as many caches, got 3": lambda: read(made_by=language_model()),
-    r"^layer 0: this cache needs keys of shape \(3, 1, 1, 4\), got \(3": lambda: read(
-        made_by=language_model(decoder_layers=2, num_kv_heads=1)
-    ),
+    "the positions end at max_length=23": lambda: read(kind="learned", ring=True),
     r"for a batch of shape \(2,\), got \(3,\)": lambda: read(batch=2),
     "needs a cache made by new_cache of this model, got a tuple": lambda: language_model()(
         TOKENS[:, :1], cache=()

@@ -7,50 +7,23 @@ import pytest
 
 from attention import masks
 from tests.attention.modules.inputs import (
-    DIMS,
     LENGTHS,
     B,
     S,
     assert_close,
-    assert_no_leaks,
     call,
     language_model,
-    masked_language_model,
     small_translator,
     tokens,
 )
 from tests.attention.primitives.inputs import jitted
 
-V, T = DIMS["V"][0], 7
+T = 7
 TOKENS, SENTENCES = tokens(2, T), tokens(B, S)
-MASK = masks.lengths(LENGTHS)
-PADDING = np.arange(S) >= LENGTHS[:, None]
 
 
 def score(model, given, **fields):
     return call(model, given, **fields).logits
-
-
-@pytest.mark.parametrize("tie", ["none", "output"])
-@pytest.mark.parametrize("make", [language_model, masked_language_model])
-def test_embedding_layers_and_output(make, tie):
-    model = make(tie=tie)
-    assert (model.output is None) == (tie == "output")
-    layers = model.decoder if make is language_model else model.encoder
-    features = jitted(lambda: layers(model.embedding(TOKENS)).features)()
-    kernel = model.embedding.tokens[...].T if tie == "output" else model.output.kernel[...]
-    assert_close(score(model, TOKENS), features @ np.asarray(kernel))
-
-
-def test_a_logit_depends_on_earlier_tokens_or_on_its_sentence_alone():
-    model, masked = language_model(), masked_language_model()
-    assert_no_leaks(lambda given: score(model, given), TOKENS, np.tri(T, dtype=bool))
-
-    def may_see(output, given):
-        (row, place), (other_row, other) = output, given
-        return row == other_row and (other < LENGTHS[row] or other == place)
-
-    assert_no_leaks(lambda given: score(masked, given, mask=MASK), SENTENCES, may_see)
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary"])

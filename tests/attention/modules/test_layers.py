@@ -178,16 +178,6 @@ def test_a_few_layers_without_remat_are_unrolled(number, remat, scan):
         assert ("remat" in str(jax.make_jaxpr(gradient)(each))) == remat
 
 
-@pytest.mark.parametrize("change", [lambda layers: layers, unstack_layers])
-def test_vmap_over_models(change):
-    layers = change(feed_forward_layers("aa"))
-    ensemble = jax.tree.map(lambda leaf: np.stack([leaf, 2 * np.asarray(leaf)]), layers)
-    run = functools.partial(Layers.__call__, context=Context(returning=("hidden_states",)))
-    output = jitted(jax.vmap(run, in_axes=(0, None)))(ensemble, INPUTS)
-    chex.assert_shape(output.hidden_states, (2, B, T, D))
-    np.testing.assert_allclose(output.features[0], jitted(run)(layers, INPUTS).features, atol=1e-5)
-
-
 def test_layers_of_layers():
     def make(index, rngs):
         return Layers(lambda inner, _: Affine(inner + 1, index), 3, rngs=rngs)
@@ -206,7 +196,6 @@ def run_layers(make, n=3, **fields):
 
 ERRORS = {
     "placement must be one of pre, post, got 'pro'": lambda: Residual(None, abs, placement="pro"),
-    r"dropout must be in \[0, 1\), got 1.5": lambda: Residual(None, abs, dropout=1.5),
     r"layer 1: .*adds inputs \(3, 5, 14\) .* got \(3, 5, 1\)": lambda: run_layers(
         lambda index: Residual(None, lambda x: x[..., :1]) if index else Affine(1)
     ),
