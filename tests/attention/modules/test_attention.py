@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from attention import Dropout, masks, rotary, scores
+from attention import Dropout, masks, scores
 from attention.modules import CacheSpec, Context, CrossAttention, SelfAttention
 from attention.modules.context import DEFAULT_CONTEXT
 from attention.primitives.dropout import keep_factor
@@ -140,16 +140,6 @@ def test_each_example_has_its_own_random_key():
     keep = jitted(keep_factor)(dropout, *(np.arange(size) for size in (N, T, S)))
     assert (keep[0] != keep[1]).mean() > 0.3  # 0.48 of the pairs differ by chance
     assert_close(output, by_hand(module, INPUTS, ENCODER_OUTPUT, keep=keep)[0])
-
-
-def test_rotary_positions_are_relative_and_lengths_count_tokens():
-    module, mask = attention(head_width=14, rotary=rotary), masks.window(1)
-    context = Context(mask=mask, lengths=LENGTHS, positions=np.arange(T) + 29)
-    ours = run(module, context=context).features
-    for row, length in enumerate(LENGTHS):
-        alone = run(module, INPUTS[row, :length], Context(mask=mask)).features
-        assert_close(ours[row, :length], alone)
-    assert abs(ours - run(attention(head_width=14), context=context).features).max() > 1e-2
 
 
 def test_softcap_bounds_the_scores_after_all_score_functions():

@@ -26,6 +26,7 @@ from tests.attention.modules.inputs import (
     B,
     S,
     T,
+    classifier,
     language_model,
     small_translator,
     tokens,
@@ -40,19 +41,17 @@ SOURCE, TARGET = tokens(B, S, seed=1), tokens(B, T)
 
 @pytest.mark.parametrize("positions", ["relative", "rotary", "alibi", "learned", "sinusoidal"])
 def test_bfloat16_computation_has_float32_parameters_and_gradients(positions):
-    """Of an encoder-decoder with relative positions, of language models with the others."""
-    changes = BFLOAT16 | {"positions": positions, "dropout": 0.1}
     make, inputs = language_model, (TARGET,)
     if positions == "relative":
         make, inputs = small_translator, (SOURCE, TARGET)
-    model = make(**changes)
+    model = make(**BFLOAT16 | {"positions": positions, "dropout": 0.1})
     assert {leaf.dtype for leaf in jax.tree.leaves(model)} == {jnp.dtype("float32")}
 
     def loss(model, rng):
         return jnp.mean(model(*inputs, rng=rng).logits.astype(jnp.float32) ** 2)
 
-    gradient = jax.make_jaxpr(jax.grad(loss), return_shape=True)(model, jax.random.key(0))
-    program, shapes = gradient
+    trace = jax.make_jaxpr(jax.grad(loss), return_shape=True)
+    program, shapes = trace(model, jax.random.key(0))
     assert {leaf.dtype for leaf in jax.tree.leaves(shapes)} == {jnp.dtype("float32")}
     states = jax.eval_shape(lambda: model(*inputs, returning=("hidden_states",)).hidden_states)
     assert {state.dtype for state in states} == {jnp.dtype("bfloat16")}
@@ -142,19 +141,19 @@ def test_activations_are_constrained_by_name():
 
     def constrain(array, names):
         assert array.ndim == len(names)
-        found.add(names[2:])
-        assert names[:2] == ("batch", "sequence")
+        found.add(names)
         return array
 
     model, source = small_translator(), jnp.zeros((B, S, D))
-    run = lambda model, *inputs: jax.eval_shape(lambda: model(*inputs, constrain=constrain))  # noqa: E731
-    run(model, SOURCE, TARGET)
-    heads, kv_heads = ("heads", "head"), ("kv_heads", "head")
-    assert found == {("embed",), ("hidden",), ("vocab",), heads, kv_heads}
+    jax.eval_shape(lambda: model(SOURCE, TARGET, constrain=constrain))
+    kinds = ("embed",), ("hidden",), ("vocab",), ("heads", "head"), ("kv_heads", "head")
+    assert found == {("batch", "sequence", *names) for names in kinds}
     found.clear()
     given = {"encoder_output": source, "constrain": constrain}
-    jax.eval_shape(lambda model: model.new_cache((B,), T, **given), model)
-    assert found == {kv_heads}
+    jax.eval_shape(lambda: model.new_cache((B,), T, **given))
+    assert found == {("batch", "sequence", "kv_heads", "head")}
+    jax.eval_shape(lambda: classifier()(SOURCE, constrain=constrain))
+    assert ("batch", "classes") in found
 
 
 @pytest.mark.parametrize("function", [translate, jax.grad(lambda *given: translate(*given).mean())])
