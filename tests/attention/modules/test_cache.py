@@ -148,6 +148,41 @@ def test_a_decoder_that_is_not_causal_reads_a_whole_text_at_once():
     assert (other != whole)[:, 0].any(-1).all()
 
 
+@pytest.mark.parametrize("positions", ["rotary", "alibi", "none"])
+def test_decoding_without_an_end_attends_to_the_last_max_length_tokens(positions):
+    model = language_model(positions=positions, max_length=3, decoder_layers=1)
+    assert model.max_input_length(4) is None
+    text, lengths = tokens(2, 6), np.array([3, 3])
+
+    @jitted
+    def decode(model):
+        state, first = model.prefill(text[:, :3], lengths, max_tokens=4)
+
+        def step(state, token):
+            output, state = model.step(state, token)
+            return state, output.logits
+
+        _, logits = jax.lax.scan(step, state, text[:, 2:].T)
+        return first, logits[-1], model(text, mask=masks.window(2)).logits[:, -1]
+
+    first, last, expected = decode(model)
+    np.testing.assert_array_equal(first, text[:, 2])
+    assert_close(last, expected)
+
+
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal"])
+def test_positions_of_embeddings_end_at_max_length(positions):
+    model, translator = language_model(positions=positions), small_translator(positions=positions)
+    assert model.max_input_length(18) == 6
+    for read_on in (
+        lambda: model(tokens(1, 24)),
+        lambda: model.prefill(TOKENS[:, :7], np.array([7] * B), max_tokens=18),
+        lambda: translator.prefill(TOKENS, LENGTHS, max_tokens=24),
+    ):
+        with pytest.raises(ValueError, match="24 tokens is longer than max_length"):
+            jax.eval_shape(read_on)
+
+
 class TestTranslator:
     """Keys and values of the encoder output are computed once."""
 

@@ -10,6 +10,7 @@ from attention.modules import LanguageModel, TransformerConfig
 from attention.modules.models import source_padding
 from tests.attention.modules.inputs import (
     assert_close,
+    call,
     classifier,
     language_model,
     masked_language_model,
@@ -126,3 +127,23 @@ def test_padding_of_a_source():
         with pytest.raises(ValueError, match="source_mask does not determine the padding"):
             run(source_mask=mask)
         run(source_mask=mask, encoder_mask=masks.full())
+
+
+def score(model, given, **fields):
+    return call(model, given, **fields).logits
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary"])
+def test_packed_texts_are_scored_like_separate_ones(positions):
+    model, _ = made("language", positions=positions)
+    given = {"mask": masks.segments([1, 1, 2, 2]), "embedding_positions": np.array([0, 1, 0, 1])}
+    packed = score(model, TOKENS, **given)
+    for part in (np.s_[:, :2], np.s_[:, 2:]):
+        assert_close(packed[part], score(model, TOKENS[part]))
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "rotary", "alibi"])
+def test_positions_are_those_of_every_encoding(positions):
+    model, _ = made("language", positions=positions)
+    stretched = score(model, TOKENS, positions=3 * np.arange(T))
+    assert np.abs(stretched - score(model, TOKENS)).max() > 1e-3
