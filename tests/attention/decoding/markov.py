@@ -56,6 +56,7 @@ class PromptedModel:
 
     table: Array
     positions: int = static(default=1_000)
+    vocab_size: int | None = static(default=None)
     is_prompted = True
 
     def max_input_length(self, max_tokens):
@@ -80,6 +81,8 @@ class SourceModel:
     """An encoder-decoder model: logits `[Q, V, V, V]` by the source, and the last two tokens."""
 
     table: Array
+    vocab_size: int | None = static(default=None)
+    input_vocab_size: int | None = static(default=None)
     is_prompted = False
 
     def prefill(self, inputs, lengths, *, max_tokens, cache_dtype=None):

@@ -20,19 +20,19 @@ from attention.decoding import (
     generate,
     stream,
 )
-from attention.primitives.pytree_dataclass import pytree_dataclass
 from tests.attention.decoding.markov import BOS, END, PAD, PromptedModel, SourceModel, random_table
 from tests.attention.primitives.inputs import changed
 
 V, Q = 6, 23
 TABLE = random_table(5, V, seed=1)
 TABLE[..., END] -= 0.7  # for longer answers
-PROMPTED = PromptedModel(jax.device_put(TABLE[0]))
-SOURCED = SourceModel(jax.device_put(TABLE))
+PROMPTED = PromptedModel(jax.device_put(TABLE[0]), vocab_size=V)
+SOURCED = SourceModel(jax.device_put(TABLE), vocab_size=V, input_vocab_size=10)
 RANDOM, RNG = np.random.default_rng(0), jax.random.key(7)
 PROMPTS = [RANDOM.integers(3, V, length).tolist() for length in RANDOM.integers(1, 30, Q)]
 PROMPTS[5] = [4]
 LENGTHS = np.array([len(ids) for ids in PROMPTS], np.int32)
+# The padding is outside the vocabulary.
 INPUTS = np.array([ids + [9] * (30 - len(ids)) for ids in PROMPTS], np.int32)
 STRATEGIES = {
     "greedy": Greedy(),
@@ -126,35 +126,36 @@ def test_arrays_equal_single_rows(traced, slots):
     assert found.tokens.shape == (Q, 12)
 
 
-def test_one_program_per_bucket():
-    traced = []
+def counting(traced):
+    """Return a processor that notes the shape of each history that is traced."""
 
-    def counting(logits, history):
+    def process(logits, history):
         traced.append(history.tokens.shape)
         return logits
 
-    def run(prompts):
-        traced.clear()
-        generate(PROMPTED, prompts, max_tokens=5, stop=END, logit_processors=(counting,))
-        return {*traced}
+    return (process,)
 
-    prompts = [[3] * length for length in [*range(1, 8), *range(17, 27), *range(33, 37)]]
-    assert run(prompts) == {(8, 16 + 5), (16, 32 + 5), (4, 64 + 5)}
-    assert not run(prompts[-2::-1])
+
+def test_one_program_per_bucket():
+    traced, prompts = (
+        [],
+        [[3] * length for length in [*range(1, 8), *range(17, 27), *range(33, 37)]],
+    )
+    given = {"max_tokens": 5, "stop": END, "logit_processors": counting(traced)}
+    generate(PROMPTED, prompts, **given)
+    assert {*traced} == {(8, 16 + 5), (16, 32 + 5), (4, 64 + 5)}
+    traced.clear()
+    generate(PROMPTED, prompts[-2::-1], **given)
+    assert not traced
 
 
 def test_buckets_are_as_long_as_the_inputs_of_the_model_at_most():
     """Prompts of 17 to 20 tokens share the bucket of 20, all that 25 positions leave."""
     traced = []
-
-    def counting(logits, history):
-        traced.append(history.tokens.shape)
-        return logits
-
     model, given = PromptedModel(PROMPTED.table, positions=25), {"max_tokens": 5, "stop": END}
+    counted = given | {"logit_processors": counting(traced)}
     for prompt in ([3] * 17, [4] * 20):
         expected = generate(PROMPTED, [prompt], **given).tokens[0]
-        counted = given | {"logit_processors": (counting,)}
         np.testing.assert_array_equal(generate(model, [prompt], **counted).tokens[0], expected)
         np.testing.assert_array_equal([*stream(model, prompt, **counted)], expected)
     assert {*traced} == {(1, 25)} and len(traced) <= 4
@@ -190,19 +191,6 @@ def test_nan_logits_reach_no_other_row_in_slots(name):
         np.testing.assert_array_equal(ours[1:, ..., :longest], theirs[1:, ..., :longest])
 
 
-def test_observed_results_of_steps():
-    given = options("beam", "prompted")
-    expected = reference("beam", "prompted")
-    for more in (
-        {"inputs": INPUTS, "lengths": LENGTHS, "observe": lambda result: result.attention},
-        {"inputs": PROMPTS, "returning": ("weights",), "slots": 4, **ONE_BUCKET},
-    ):
-        found = generate(PROMPTED, **given, **more)
-        longest = found.tokens.shape[-1]
-        np.testing.assert_array_equal(found.observed, expected.observed[..., :longest])
-        assert_same(found, expected)
-
-
 @pytest.mark.parametrize("model", MODELS)
 def test_history_has_the_prompt_or_the_start_in_front(model):
     lengths = []
@@ -234,20 +222,6 @@ def test_prefix_of_each_row(form):
     np.testing.assert_array_equal(found.log_probs[0, :, :2], np.zeros((2, 2)))
     free = generate(SOURCED, PROMPTS[1:2], **given)
     np.testing.assert_allclose(found.scores[1], free.scores[0], rtol=1e-6)
-
-
-@pytree_dataclass
-class SizedModel(PromptedModel):
-    """A model with `vocab_size`."""
-
-    vocab_size = V
-
-
-@pytree_dataclass
-class SizedSource(SourceModel):
-    """A model with both vocabulary sizes."""
-
-    vocab_size, input_vocab_size = V, 10
 
 
 class Letters:
@@ -299,13 +273,13 @@ def find_stop(ids, strings, min_tokens=0):
 @pytest.mark.parametrize(("stop", "min_tokens"), [("ab", 0), ("ba", 0), ((".", "bb"), 5)])
 def test_answers_end_with_the_first_token_that_completes_a_stop_string(stop, min_tokens):
     """ "ab" begins in one token and ends in the next, or is a part of one token."""
-    strings, model = [stop] if isinstance(stop, str) else stop, SizedModel(PROMPTED.table)
+    strings = [stop] if isinstance(stop, str) else stop
     given = {"max_tokens": 12, "stop": stop, "tokenizer": Syllables(), "min_tokens": min_tokens}
     given |= ONE_BUCKET
-    found = generate(model, PROMPTS, **given, observe=lambda result: result.attention)
-    streamed = zip(*stream(model, PROMPTS, **given), strict=True)
+    found = generate(PROMPTED, PROMPTS, **given, observe=lambda result: result.attention)
+    streamed = zip(*stream(PROMPTED, PROMPTS, **given), strict=True)
     assert ["".join(pieces) for pieces in streamed] == found.text
-    free = generate(model, PROMPTS, max_tokens=12, **ONE_BUCKET)
+    free = generate(PROMPTED, PROMPTS, max_tokens=12, **ONE_BUCKET)
     for row, (answer, length) in enumerate(zip(found.tokens, found.lengths, strict=True)):
         at = find_stop(answer[:length], strings, min_tokens)
         assert length == 12 or at is not None
@@ -373,12 +347,7 @@ def test_stream_yields_a_token_before_it_is_read():
 
 SOURCE = {"model": SOURCED, "start": BOS}
 ARRAY = np.ones((2, 3), int)
-
-
-SOURCE = {"model": SOURCED, "start": BOS}
-ARRAY = np.ones((2, 3), int)
 MISTAKES = {
-    "the model has 1000 positions": {"max_tokens": 2_000},
     "a model with prefill and step, got ArrayImpl": {"model": jnp.ones(3)},
     "strategy needs an instance, .* got 'sample'": {"strategy": "sample"},
     "start is for encoder-decoder models, which need it": SOURCE | {"start": None},
@@ -388,7 +357,6 @@ MISTAKES = {
     "lengths need shape": {"inputs": ARRAY, "lengths": np.array([3])},
     "lengths are for arrays": {"lengths": np.array([1])},
     "a prefix needs 1 to max_tokens 5 tokens, got 6": {"prefix": [[3] * 6]},
-    "rng needs keys that jax.random.key makes": {"rng": np.zeros(2, np.uint32)},
     r"rng needs .* one for each of 1 rows, got \(2,\)": {"rng": jax.random.split(RNG, 2)},
     "inputs is one string: pass a list": {"inputs": "abc", "tokenizer": Letters()},
     "slots must be at least 1, got 0": {"slots": 0},
@@ -416,9 +384,6 @@ def test_no_inputs_keep_the_axis_of_the_n_best(strategy, n_best):
     assert shapes == [(*row, 0), row, row, (*row, 0), (*row, 0, V)] and found.text == []
 
 
-SIZED_SOURCE = SizedSource(SOURCED.table)
-
-
 @pytest.mark.parametrize(
     ("given", "words"),
     [
@@ -427,27 +392,19 @@ SIZED_SOURCE = SizedSource(SOURCED.table)
         ({"prefix": Prefix(jnp.array([[3, 9]]), jnp.array([2]))}, r"prefix\[0\] has token 9"),
         ({"stop": [END, (3, 6)]}, r"stop\[1\] has token 6"),
         ({"stop": -1}, r"stop\[0\] has token -1"),
-        ({"model": SIZED_SOURCE, "start": 6}, r"start\[0\] has token 6"),
-        ({"model": SIZED_SOURCE, "start": BOS, "inputs": [[10]]}, r"has token 10, .* has 10 tok"),
+        ({"model": SOURCED, "start": 6}, r"start\[0\] has token 6"),
+        ({"model": SOURCED, "start": BOS, "inputs": [[10]]}, r"has token 10, .* has 10 tok"),
     ],
 )
 @pytest.mark.parametrize("call", [generate, stream])
 def test_tokens_outside_the_vocabulary(call, given, words):
-    given = {"model": SizedModel(PROMPTED.table), "inputs": [[3]], "max_tokens": 5} | given
+    given = {"model": PROMPTED, "inputs": [[3]], "max_tokens": 5} | given
     with pytest.raises(ValueError, match=words):
         call(given.pop("model"), given.pop("inputs"), **given)
 
 
 def exclude_all_of_the_fourth(logits, history):
     return jnp.where((history.length == 3)[..., None], -jnp.inf, logits)
-
-
-def test_padding_and_traced_tokens_may_be_outside_the_vocabulary():
-    model, given = SizedModel(PROMPTED.table), options("greedy", "prompted")
-    found = generate(model, INPUTS, lengths=LENGTHS, **given)
-    assert_same(found, reference("greedy", "prompted"))
-    found = jax.eval_shape(lambda: generate(model, jnp.array([[7]]) + 0, max_tokens=3))
-    assert found.tokens.shape == (1, 3)
 
 
 @pytest.mark.parametrize("name", STRATEGIES)

@@ -1,42 +1,34 @@
 """Cached decoding equals one full pass, for every mask and position encoding."""
 
-import dataclasses
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
-from attention import masks, rotary
-from attention.modules import (
-    POSITIONS,
-    CacheSpec,
-    Context,
-    CrossAttention,
-    LanguageModel,
-    SelfAttention,
-)
-from attention.primitives.cache import empty_cache
+from attention import masks
+from attention.modules import POSITIONS, LanguageModel
 from tests.attention.modules import inputs
 from tests.attention.modules.inputs import (
     DIMS,
     LENGTHS,
     fill,
-    filled,
     language_model,
     shapes_of,
     small_config,
     small_translator,
     tokens,
 )
-from tests.attention.primitives.inputs import changed, draw, jitted
+from tests.attention.primitives.inputs import changed, jitted
 
-B, S, D, N, K, H, V = DIMS["BSDNKHV"]
+B, S, D, N, K, V = DIMS["BSDNKV"]
 PIECE, STEPS = 5, 3
 LONGEST = 2 * PIECE + STEPS
-TOKENS = tokens(B, LONGEST)
+# An id out of range: its vector is NaN, and so is what sees it.
+TOKENS = changed(tokens(B, LONGEST), (0, 6), V)
+assert_close = functools.partial(inputs.assert_close, tolerance=2e-5)
 
 # Masks of the tests; the keys of the prefix are in the first piece.
 MASKS = {
@@ -66,8 +58,7 @@ def in_pieces(model, mask, pieces, cache):
 
     def read(carry, number, lengths):
         cache, logits = carry
-        start = cache.lengths
-        positions = start[:, None] + jnp.arange(number)[None]
+        positions = cache.lengths[:, None] + jnp.arange(number)[None]
         piece = jnp.take_along_axis(TOKENS, jnp.minimum(positions, LONGEST - 1), axis=1)
         output = model(piece, mask=mask, cache=cache, lengths=lengths)
         end = output.cache.lengths[:, None]
@@ -86,38 +77,50 @@ def in_pieces(model, mask, pieces, cache):
     return logits, cache
 
 
-def assert_equal_to_full_pass(model, cases, *, ring=None):
-    """Compile once: masks are arrays, and lengths are traced."""
+def assert_equal_to_full_pass(model, cases, *, ring=None, as_arrays=True):
+    """Compile once, if masks are bool arrays; lengths are traced."""
+    model.decoder.causal = False  # the masks alone decide
 
     @jitted
-    def both(model, allowed, full, lengths):
+    def both(model, mask, full, lengths):
         cache = model.new_cache((B,), ring or LONGEST, ring=bool(ring))
-        pieces, cache = in_pieces(model, masks.from_array(allowed), lengths, cache)
+        pieces, cache = in_pieces(model, mask, lengths, cache)
         return pieces, model(TOKENS, mask=full).logits, cache.lengths
 
     counted = np.arange(LONGEST, dtype=np.int32)
     for mask in cases:
-        window = mask & masks.window(before=ring - 1, after=None) if ring else mask
-        allowed, full = (each(counted[:, None], counted[None]) for each in (mask, window))
+        pair = mask, mask & masks.window(before=ring - 1 if ring else LONGEST, after=None)
+        if as_arrays:
+            pair = tuple(each(counted[:, None], counted[None]) for each in pair)
         for lengths in RAGGED:
-            pieces, whole, read = both(model, allowed, full, np.array(lengths))
+            pieces, whole, read = both(model, *pair, np.array(lengths))
             np.testing.assert_array_equal(read, np.sum(lengths, axis=0) + STEPS)
             for row in range(B):
                 assert_close(pieces[row, : read[row]], whole[row, : read[row]])
+            assert np.isnan(whole[0]).any()
 
 
-@pytest.mark.parametrize("positions", POSITIONS)
-def test_cached_decoding_equals_full_pass(positions):
-    model = language_model(**{"positions": positions, "decoder_layers": 1} | MODELS[positions])
-    model.decoder.causal = False  # the masks alone decide
-    assert_equal_to_full_pass(model, MASKS.values())
+@pytest.mark.parametrize(
+    ("positions", "ring"), [*((each, None) for each in POSITIONS), ("rotary", 4), ("relative", 4)]
+)
+def test_cached_decoding_equals_full_pass(positions, ring):
+    """A ring equals a window."""
+    changes = {"decoder_layers": 1} | ({} if ring else MODELS[positions])
+    model = language_model(positions=positions, **changes)
+    cases = [MASKS["block"], MASKS["prefix"]] if ring else MASKS.values()
+    assert_equal_to_full_pass(model, cases, ring=ring)
 
 
-@pytest.mark.parametrize("positions", ["rotary", "relative"])
-def test_ring_equals_window(positions):
-    model = language_model(positions=positions, decoder_layers=1)
-    model.decoder.causal = False
-    assert_equal_to_full_pass(model, [MASKS["block"], MASKS["prefix"]], ring=4)
+@pytest.mark.parametrize("ring", [None, 5])
+def test_masks_beside_a_cache(ring):
+    """They are composed, and of each example."""
+    segments = np.sort(np.random.default_rng(0).integers(4, size=(B, LONGEST)))
+    thirds = masks.from_function(lambda query, key: (key <= query) & (query * key % 3 == 0))
+    lengths = masks.lengths([6, 9, LONGEST]) | ~masks.block(3)
+    composed = masks.segments(segments) & masks.causal() & lengths
+    cases = composed, (masks.segments(np.arange(LONGEST) // 4) | ~masks.window(1)) & thirds
+    model = language_model(positions="rotary", decoder_layers=1)
+    assert_equal_to_full_pass(model, cases, ring=ring, as_arrays=False)
 
 
 def test_local_and_global_layers_have_caches_of_their_own():
@@ -126,134 +129,67 @@ def test_local_and_global_layers_have_caches_of_their_own():
     model = language_model(positions="rotary", decoder_layers=3, per_layer=layers)
     shapes = [each["self_attention"] for each in model.new_cache((B,), LONGEST).layers]
     assert [(each.size, each.ring) for each in shapes] == [(1, True), (LONGEST, False), (4, True)]
-    model.decoder.causal = False
-    assert_equal_to_full_pass(model, [masks.causal() & masks.block(6), MASKS["prefix"]])
-
-
-def test_no_mask_is_causal_within_a_piece():
-    """With a cache; without one, self-attention alone attends in both directions."""
-    module, (inputs,) = small_attention(), draw((B, 5, D))
-    cache = module.new_cache(CacheSpec(batch=(B,), size=5))
-    ours, expected = (
-        run(module, inputs, context).features
-        for context in (Context(cache=cache), Context(mask=masks.causal()))
-    )
-    assert_close(ours, expected)
+    assert_equal_to_full_pass(model, [MASKS["block"], MASKS["prefix"]])
 
 
 def test_a_decoder_that_is_not_causal_reads_a_whole_text_at_once():
     config = small_config(positions="relative", decoder_layers=1)
     model = fill(shapes_of(LanguageModel, config, vocab_size=V, causal=False))
     assert not model.decoder.score.causal
-    score = jitted(lambda model, tokens: model(tokens).logits)
-    whole = score(model, TOKENS)
-    cached = jitted(lambda m: m(TOKENS, cache=m.new_cache((B,), LONGEST)).logits)(model)
+    text = tokens(B, 5)
+
+    @jitted
+    def score(model, text):
+        return model(text).logits, model(text, cache=model.new_cache((B,), 5)).logits
+
+    whole, cached = score(model, text)
     assert_close(cached, whole)
-    other = score(model, changed(TOKENS, np.s_[:, -1], TOKENS[:, -1] + 1))
+    other, _ = score(model, changed(text, np.s_[:, -1], text[:, -1] + 1))
     assert (other != whole)[:, 0].any(-1).all()
 
 
-def small_attention(cls=SelfAttention, **changes):
-    sizes = {"num_heads": N, "num_kv_heads": K, "head_width": H} | changes
-    return filled(lambda: cls(D, **sizes, rngs=nnx.Rngs(0)))
-
-
-assert_close = functools.partial(inputs.assert_close, tolerance=2e-5)
-
-
-@jitted
-def run(module, inputs, context):
-    return module(inputs, context=context)
-
-
-@pytest.mark.parametrize("ring", [False, True], ids=["growing", "ring"])
-def test_visible_nan_in_a_cache_gives_nan(ring):
-    """The second token of the first row is NaN; a ring of four slots replaces it."""
-    module = small_attention()
-    (inputs,) = draw((2, 7, D))
-    inputs, outputs = changed(inputs, (0, 1), np.nan), []
-    cache = empty_cache((2,), 4 if ring else 7, num_kv_heads=K, head_width=H, ring=ring)
-    for token in np.split(inputs, 7, axis=1):
-        output = run(module, token, Context(cache=cache))
-        outputs.append(output.features)
-        cache = output.cache
-    lost = np.zeros((2, 7), bool)
-    lost[0, 1 : 5 if ring else 7] = True
-    found = np.concatenate(outputs, axis=1)
-    np.testing.assert_array_equal(np.isnan(found), np.broadcast_to(lost[..., None], found.shape))
-
-
-def test_visible_nan_in_cross_attention_keys_gives_nan():
-    module = small_attention(CrossAttention)
-    inputs, source = draw((2, 3, D), (2, S, D))
-    source = changed(source, (0, 1), np.nan)
-    cache = module.new_cache(CacheSpec(batch=(2,), size=3, encoder_output=source))
-    for context in (Context(encoder_output=source), Context(cache=cache)):
-        for lengths, lost in ((S, [True, False]), (1, [False, False])):
-            given = dataclasses.replace(context, encoder_mask=masks.lengths([lengths] * 2))
-            output = run(module, inputs, given).features
-            np.testing.assert_array_equal(np.isnan(output).all((1, 2)), lost)
-            np.testing.assert_array_equal(np.isnan(output).any((1, 2)), lost)
-
-
-@pytest.mark.parametrize(
-    ("mask", "lengths", "ring"),
-    [
-        (masks.window(2) & masks.lengths(5) | ~masks.block(3), [4, 0, 2], False),
-        (
-            masks.segments([0, 0, 0, 1, 1, 1, 2])
-            & masks.from_function(lambda query, key: (query * key) % 3 == 0)
-            | ~masks.window(1),
-            [1, 4, 3],
-            True,
-        ),
-        (
-            masks.segments([[0, 0, 1, 1, 1, 2, 2], [0, 1, 1, 1, 1, 1, 3], [0] * 7])
-            & masks.lengths([3, 6, 7]),
-            [3, 4, 1],
-            False,
-        ),
-    ],
-    ids=["growing", "ring", "of each example"],
-)
-def test_composed_masks(mask, lengths, ring):
-    """Masks of masks, with a cache that may be a ring."""
-    module, size, mask = small_attention(rotary=rotary), 5 if ring else 7, mask & masks.causal()
-    (inputs,) = draw((B, 7, D))
+@pytest.mark.parametrize("positions", ["rotary", "alibi", "none"])
+def test_decoding_without_an_end_attends_to_the_last_max_length_tokens(positions):
+    model = language_model(positions=positions, max_length=3, decoder_layers=1)
+    assert model.max_input_length(4) is None
+    text, lengths = tokens(2, 6), np.array([3, 3])
 
     @jitted
-    def both(module, lengths):
-        cache = module.new_cache(CacheSpec(batch=(B,), size=size, ring=ring))
-        context = Context(mask=mask, cache=cache, lengths=lengths)
-        output = module(inputs[:, :4], context=context)
-        places = jnp.arange(B)[:, None], lengths[:, None] + jnp.arange(3)[None]
-        text = jnp.pad(inputs[:, :4], ((0, 0), (0, 3), (0, 0))).at[places].set(inputs[:, 4:])
+    def decode(model):
+        state, first = model.prefill(text[:, :3], lengths, max_tokens=4)
 
-        def read(cache, token):
-            output = module(token[:, None], context=Context(mask=mask, cache=cache))
-            return output.cache, output.features[:, 0]
+        def step(state, token):
+            output, state = model.step(state, token)
+            return state, output.logits
 
-        _, steps = jax.lax.scan(read, output.cache, jnp.swapaxes(inputs[:, 4:], 0, 1))
-        visible = mask & masks.window(before=size - 1) if ring else mask
-        whole = module(text, context=Context(mask=visible)).features
-        return output.features, jnp.swapaxes(steps, 0, 1), whole
+        _, logits = jax.lax.scan(step, state, text[:, 2:].T)
+        return first, logits[-1], model(text, mask=masks.window(2)).logits[:, -1]
 
-    first, steps, whole = both(module, np.array(lengths))
-    for row, length in enumerate(lengths):
-        ours = np.concatenate([first[row, :length], steps[row]])
-        assert_close(ours, whole[row, : length + 3])
+    first, last, expected = decode(model)
+    np.testing.assert_array_equal(first, text[:, 2])
+    assert_close(last, expected)
+
+
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal"])
+def test_positions_of_embeddings_end_at_max_length(positions):
+    model, translator = language_model(positions=positions), small_translator(positions=positions)
+    assert model.max_input_length(18) == 6
+    for read_on in (
+        lambda: model(tokens(1, 24)),
+        lambda: model.prefill(TOKENS[:, :7], np.array([7] * B), max_tokens=18),
+        lambda: translator.prefill(TOKENS, LENGTHS, max_tokens=24),
+    ):
+        with pytest.raises(ValueError, match="24 tokens is longer than max_length"):
+            jax.eval_shape(read_on)
 
 
 class TestTranslator:
     """Keys and values of the encoder output are computed once."""
 
-    SOURCE, TARGET = tokens(B, S, seed=1), tokens(B, S, seed=2)
-    PIECES = (slice(0, 6), slice(6, None))
     SEGMENTS = np.sort(np.random.default_rng(0).integers(3, size=(2, B, S)))
     MASKS = (
         np.arange(S) < LENGTHS[:, None, None],
         SEGMENTS[0][:, :, None] == SEGMENTS[1][:, None],
-        np.tri(S, dtype=bool),
         np.tri(S, k=-3, dtype=bool),  # nothing for three queries
     )
 
@@ -261,74 +197,46 @@ class TestTranslator:
         """Compile once: masks are arrays."""
         sizes = {"encoder_layers": 1, "decoder_layers": 2}
         model = small_translator(positions="relative", tie="none", **sizes)
-        encoded = jitted(lambda model: model.encode(self.SOURCE).features)(model)
+        source, target = tokens(B, S, seed=1), tokens(B, S, seed=2)
 
         @jitted
         def both(model, allowed):
+            encoded = model.encode(source).features
             mask = masks.from_array(allowed)
             fields = {"encoder_mask": mask, "returning": ("logsumexp", "hidden_states")}
-            whole = model.decode(self.TARGET, encoded, **fields)
-            cache, pieces = model.new_cache((B,), S, encoder_output=encoded), []
-            for piece in self.PIECES:
-                output = model.decode(self.TARGET[:, piece], None, cache=cache, **fields)
-                cache = output.cache
-                pieces.append(output._replace(cache=None))
-            return whole, pieces
+            whole = model.decode(target, encoded, **fields)
+            cache = model.new_cache((B,), S, encoder_output=encoded)
+            first = model.decode(target[:, :6], None, cache=cache, **fields)
+            last = model.decode(target[:, 6:], None, cache=first.cache, **fields)
+
+            def pair(name, axis):
+                expected, *parts = (getattr(each, name) for each in (whole, first, last))
+                return jax.tree.map(lambda *each: jnp.concatenate(each, axis), *parts), expected
+
+            return pair("features", 1), pair("hidden_states", 1), pair("attention", -1)
 
         for mask in self.MASKS:
-            whole, pieces = both(model, np.broadcast_to(mask, (B, S, S))[:, None])
-            assert_close(np.concatenate([each.features for each in pieces], 1), whole.features)
-            assert len(whole.attention) == len(pieces[0].attention) == 2
-            for layer, attention in enumerate(whole.attention):
-                for name, results in attention.items():
-                    found = [each.attention[layer][name]["logsumexp"] for each in pieces]
-                    assert_close(np.concatenate(found, axis=-1), results["logsumexp"])
-                found = [each.hidden_states[layer + 1] for each in pieces]
-                assert_close(np.concatenate(found, axis=1), whole.hidden_states[layer + 1])
-
-    def test_encoder_positions_are_kept_in_the_cache(self):
-        module = small_attention(CrossAttention)
-        inputs, source = draw((B, 2, D), (B, S, D))
-        positions, queries = np.arange(S, 0, -1), np.array([3, 4])
-        spec = CacheSpec(batch=(B,), size=2, encoder_output=source, encoder_positions=positions)
-        cache = module.new_cache(spec)
-        for mask in (masks.causal(), masks.segments(*self.SEGMENTS)):
-            fields = {"encoder_mask": mask, "positions": queries}
-            full = Context(encoder_output=source, encoder_positions=positions, **fields)
-            cached = Context(cache=cache, **fields)
-            ours, expected = (run(module, inputs, each).features for each in (cached, full))
-            assert_close(ours, expected)
+            pairs = both(model, np.broadcast_to(mask, (B, S, S))[:, None])
+            assert [len(each) for each in pairs[-1][1]] == [2, 2]  # self- and cross-attention
+            for ours, expected in pairs:
+                chex.assert_trees_all_close(ours, expected, rtol=2e-5, atol=2e-5)
 
     def test_a_step_projects_and_checks_new_tokens_only(self):
         """No array of a step has the shape of the encoder output, to be projected or checked."""
         model = small_translator(decoder_layers=1)
         cache = model.new_cache((B,), 17, encoder_output=jnp.zeros((B, S, D)))
-        program = str(jax.make_jaxpr(lambda: model.decode(self.TARGET[:, :1], None, cache=cache))())
+        step = jax.make_jaxpr(lambda: model.decode(TOKENS[:, :1], None, cache=cache))
+        program = str(step())
         assert f"[{B},{S},{D}]" not in program
         checks = [line for line in program.splitlines() if "is_finite" in line]
         assert checks
         assert not [line for line in checks if f",{S}," in line or ",17," in line]
 
-    def test_rows_past_the_end_give_nan(self):
-        model = small_translator(decoder_layers=1)
 
-        @jitted
-        def decode(cache, target, lengths):
-            output = model.decode(target, None, cache=cache, lengths=lengths)
-            return output.features, output.cache
-
-        cache = model.new_cache((B,), 2, encoder_output=jnp.zeros((B, S, D)))
-        _, cache = decode(cache, self.TARGET[:, :1], np.array([0, 1, 0]))
-        for overflowed in ([0, 0, 0], [0, 1, 0], [1, 1, 1]):
-            features, cache = decode(cache, self.TARGET[:, :1], np.ones(B, np.int32))
-            np.testing.assert_array_equal(np.isnan(features).any((1, 2)), overflowed)
-
-
-def read(number=1, *, batch=B, size=7, made_by=None, **options):
-    """Read so many tokens with a new cache, made by another model if one is given."""
-    model = language_model(decoder_layers=2)
-    cache = (made_by or model).new_cache((batch,), size)
-    return model(TOKENS[:, :number], cache=cache, **options)
+def read(number=1, *, batch=B, size=7, kind="sinusoidal", ring=False, **options):
+    """Read so many tokens with a new cache."""
+    model = language_model(positions=kind)
+    return model(TOKENS[:, :number], cache=model.new_cache((batch,), size, ring=ring), **options)
 
 
 def decode_with_a_second_encoder_output():
@@ -343,15 +251,7 @@ ERRORS = {
     "a cache counts the positions of its tok": lambda: read(positions=np.arange(1)),
     "layer 0: a cache of 7 slots cannot hold 8 tokens": lambda: read(8),
     "a cache of 24 tokens is longer than max_len": lambda: read(size=24),
-    "the positions end at max_length=23": lambda: language_model(positions="learned").new_cache(
-        (B,), 7, ring=True
-    ),
-    "^2 layers need a tuple of as many caches, got 3": lambda: read(
-        made_by=language_model(decoder_layers=3)
-    ),
-    r"^layer 0: this cache needs keys of shape \(3, 1, 1, 4\), got \(3": lambda: read(
-        made_by=language_model(decoder_layers=2, num_kv_heads=1)
-    ),
+    "the positions end at max_length=23": lambda: read(kind="learned", ring=True),
     r"for a batch of shape \(2,\), got \(3,\)": lambda: read(batch=2),
     "needs a cache made by new_cache of this model, got a tuple": lambda: language_model()(
         TOKENS[:, :1], cache=()

@@ -10,6 +10,7 @@ from attention.modules import LanguageModel, TransformerConfig
 from attention.modules.models import source_padding
 from tests.attention.modules.inputs import (
     assert_close,
+    call,
     classifier,
     language_model,
     masked_language_model,
@@ -59,16 +60,6 @@ def test_training_mode_with_dropout_needs_a_key(kind):
     run(rng=jax.random.key(0))
     model.eval()
     run()
-    model, inputs = made(kind)
-    model.train()
-    run()
-
-
-def test_a_decoder_in_training_mode_needs_a_key():
-    decoder = language_model(dropout=0.1).decoder
-    decoder.train()
-    with pytest.raises(ValueError, match=r"Residual has dropout=0.1: pass rng="):
-        decoder(np.zeros((1, 2, 14), np.float32))
 
 
 @every_model
@@ -76,8 +67,7 @@ def test_lists_and_numpy_arrays(kind):
     """A padding array of a source reaches cross-attention too."""
     model, inputs = made(kind)
     prefix = "source_" if kind == "translation" else ""
-    padded = [array.copy() for array in inputs]
-    padded[0][~VALID] = V  # out of range: the vector is NaN
+    padded = [np.where(VALID, inputs[0], V), *inputs[1:]]  # out of range: the vector is NaN
     score = jitted(lambda model, inputs, **given: model(*inputs, **given).logits)
     expected = score(model, padded, **{f"{prefix}lengths": np.array(LENGTHS)})
     by_list = jitted(lambda model: model(*padded, **{f"{prefix}lengths": LENGTHS}).logits)(model)
@@ -90,7 +80,7 @@ def test_lists_and_numpy_arrays(kind):
 
 
 @every_model
-def test_attend_and_unknown_arguments(kind):
+def test_attend_of_a_user(kind):
     calls = []
 
     def recorded(*arrays, **options):
@@ -100,52 +90,60 @@ def test_attend_and_unknown_arguments(kind):
     model, inputs = made(kind)
     jax.eval_shape(lambda: model(*inputs, attend=recorded))
     assert len(calls) == (3 if kind == "translation" else 1)
-    near = r"but no 'attenb'; did you mean 'attend'[?]" if kind == "translation" else "no argument"
-    with pytest.raises(TypeError, match=near):
-        model(*inputs, attenb=attend)
 
 
-@pytest.mark.parametrize(("name", "nearest"), [("attention_mask", "mask"), ("maks", "mask")])
-def test_nearest_names(name, nearest):
-    with pytest.raises(TypeError, match=rf"no argument '{name}'; did you mean '{nearest}'[?]$"):
-        language_model()(TOKENS, **{name: None})
-    with pytest.raises(TypeError, match=r"no argument 'labels'$"):
-        language_model()(TOKENS, labels=None)
+@pytest.mark.parametrize(
+    ("kind", "name", "words"),
+    [
+        ("language", "attention_mask", "; did you mean 'mask'[?]"),
+        ("translation", "attenb", "; did you mean 'attend'[?]"),
+        *((kind, "labels", "") for kind in MAKE),
+    ],
+)
+def test_unknown_arguments(kind, name, words):
+    model, inputs = made(kind)
+    with pytest.raises(TypeError, match=rf"no (argument )?'{name}'{words}$"):
+        model(*inputs, **{name: None})
 
 
-class TestSourcePadding:
+def test_lengths_above_the_number_of_tokens():
+    with pytest.raises(ValueError, match=r"lengths must lie in 0 to 4 tokens, got .*5 2"):
+        masked_language_model()(TOKENS, lengths=np.array([5, 2]))
+
+
+def test_padding_of_a_source():
     """The mask of a source excludes its padding from cross-attention."""
-
-    @pytest.mark.parametrize(
-        "mask",
-        [
-            masks.lengths(LENGTHS),
-            masks.window(2, 2) & masks.lengths(LENGTHS, query_lengths=LENGTHS) & masks.block(2),
-            VALID[:, None, None, :],
-            masks.causal() & VALID[:, None, None, :],
-        ],
-        ids=["lengths", "with others", "array", "array and causal"],
-    )
-    def test_of_lengths_and_rows(self, mask):
+    lengths = masks.lengths(LENGTHS)
+    rows = VALID[:, None, None, :]
+    own = masks.window(2, 2) & masks.lengths(LENGTHS, query_lengths=LENGTHS) & masks.block(2)
+    for mask in (lengths, own, rows, masks.causal() & rows):
         found = np.squeeze(masks.to_array(source_padding(mask), 3, T))
         np.testing.assert_array_equal(found, np.broadcast_to(VALID[:, None], (B, 3, T)))
-
-    @pytest.mark.parametrize("mask", [None, masks.causal(), masks.window(1, 1) & masks.full()])
-    def test_none(self, mask):
+    for mask in (None, masks.causal(), masks.window(1, 1) & masks.full()):
         assert source_padding(mask) is None
-
-    @pytest.mark.parametrize(
-        "mask",
-        [
-            masks.segments([1, 1, 2, 2]),
-            ~masks.lengths(LENGTHS),
-            masks.lengths(LENGTHS) | masks.causal(),
-            np.eye(T, dtype=bool),
-        ],
-        ids=["segments", "not", "or", "pairs"],
-    )
-    def test_other_masks_need_an_encoder_mask(self, mask):
-        model, inputs = made("translation")
+    model, inputs = made("translation")
+    run = lambda **given: jax.eval_shape(lambda: model(*inputs, **given))  # noqa: E731
+    for mask in (masks.segments([1, 1, 2, 2]), ~lengths, lengths | masks.causal(), np.tri(T) > 0):
         with pytest.raises(ValueError, match="source_mask does not determine the padding"):
-            model(*inputs, source_mask=mask)
-        jax.eval_shape(lambda: model(*inputs, source_mask=mask, encoder_mask=masks.full()))
+            run(source_mask=mask)
+        run(source_mask=mask, encoder_mask=masks.full())
+
+
+def score(model, given, **fields):
+    return call(model, given, **fields).logits
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary"])
+def test_packed_texts_are_scored_like_separate_ones(positions):
+    model, _ = made("language", positions=positions)
+    given = {"mask": masks.segments([1, 1, 2, 2]), "embedding_positions": np.array([0, 1, 0, 1])}
+    packed = score(model, TOKENS, **given)
+    for part in (np.s_[:, :2], np.s_[:, 2:]):
+        assert_close(packed[part], score(model, TOKENS[part]))
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "rotary", "alibi"])
+def test_positions_are_those_of_every_encoding(positions):
+    model, _ = made("language", positions=positions)
+    stretched = score(model, TOKENS, positions=3 * np.arange(T))
+    assert np.abs(stretched - score(model, TOKENS)).max() > 1e-3

@@ -1,7 +1,6 @@
 """dtype of parameters, computation and caches; axis names; lowering for every platform."""
 
 import re
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +26,7 @@ from tests.attention.modules.inputs import (
     B,
     S,
     T,
+    classifier,
     language_model,
     small_translator,
     tokens,
@@ -41,19 +41,17 @@ SOURCE, TARGET = tokens(B, S, seed=1), tokens(B, T)
 
 @pytest.mark.parametrize("positions", ["relative", "rotary", "alibi", "learned", "sinusoidal"])
 def test_bfloat16_computation_has_float32_parameters_and_gradients(positions):
-    """Of an encoder-decoder with relative positions, of language models with the others."""
-    changes = BFLOAT16 | {"positions": positions, "dropout": 0.1}
     make, inputs = language_model, (TARGET,)
     if positions == "relative":
         make, inputs = small_translator, (SOURCE, TARGET)
-    model = make(**changes)
+    model = make(**BFLOAT16 | {"positions": positions, "dropout": 0.1})
     assert {leaf.dtype for leaf in jax.tree.leaves(model)} == {jnp.dtype("float32")}
 
     def loss(model, rng):
         return jnp.mean(model(*inputs, rng=rng).logits.astype(jnp.float32) ** 2)
 
-    gradient = jax.make_jaxpr(jax.grad(loss), return_shape=True)(model, jax.random.key(0))
-    program, shapes = gradient
+    trace = jax.make_jaxpr(jax.grad(loss), return_shape=True)
+    program, shapes = trace(model, jax.random.key(0))
     assert {leaf.dtype for leaf in jax.tree.leaves(shapes)} == {jnp.dtype("float32")}
     states = jax.eval_shape(lambda: model(*inputs, returning=("hidden_states",)).hidden_states)
     assert {state.dtype for state in states} == {jnp.dtype("bfloat16")}
@@ -84,23 +82,20 @@ def test_parameters_may_have_a_dtype_of_their_own():
 @pytest.mark.parametrize(
     ("dtype", "cache_dtype"), [("bfloat16", None), ("float32", "bfloat16"), ("bfloat16", "float32")]
 )
-def test_caches_have_the_dtype_of_the_computation_or_their_own(dtype, cache_dtype):
-    model = small_translator(dtype=dtype, decoder_layers=1, encoder_layers=1)
-    language = language_model(dtype=dtype, decoder_layers=1)
-
-    def run(model, language):
-        state, _ = model.prefill(SOURCE, LENGTHS, max_tokens=2, cache_dtype=cache_dtype)
+@pytest.mark.parametrize("make", [small_translator, language_model])
+def test_caches_have_the_dtype_of_the_computation_or_their_own(make, dtype, cache_dtype):
+    def run(model):
+        given = {"max_tokens": 2, "cache_dtype": cache_dtype}
+        state, _ = model.prefill(SOURCE, LENGTHS, **given)
         output, state = model.step(state, TARGET[:, 0])
-        prompt, last = language.prefill(
-            TARGET, np.array([5, 1, 3]), max_tokens=2, cache_dtype=cache_dtype
-        )
-        return output.logits, state.cache.layers, *language.step(prompt, last)
+        return output.logits, (state if make is language_model else state.cache).layers[0]
 
-    logits, layers, output, cache = jax.eval_shape(run, model, language)
-    assert logits.dtype == output.logits.dtype == dtype
-    cross = layers[0]["cross_attention"].value.keys
-    for each in (layers[0]["self_attention"], cross, cache.layers[0]["self_attention"]):
-        assert each.key_slots.dtype == each.value_slots.dtype == (cache_dtype or dtype)
+    model = make(dtype=dtype, decoder_layers=1, encoder_layers=1)
+    logits, caches = jax.eval_shape(run, model)
+    assert logits.dtype == dtype
+    arrays = [each for each in jax.tree.leaves(caches) if jnp.issubdtype(each.dtype, jnp.floating)]
+    assert len(arrays) == (2 if make is language_model else 4)  # keys and values
+    assert {each.dtype for each in arrays} == {jnp.dtype(cache_dtype or dtype)}
 
 
 # The sizes that an axis of a small translator may have, by its name.
@@ -125,15 +120,13 @@ def test_each_axis_of_each_parameter_has_the_name_of_its_size(unstack):
 @pytest.mark.parametrize("attention", ATTENTIONS)
 def test_every_parameter_of_a_recurrent_model_has_axis_names(cell, attention):
     config = RecurrentConfig(cell=cell, attention=attention)
+    build = RecurrentEncoderDecoder.from_config
     sizes = {"source_vocab_size": 19, "target_vocab_size": 17}
-    make = partial(RecurrentEncoderDecoder.from_config, config, **sizes)
-    model = jax.eval_shape(lambda: make(rngs=nnx.Rngs(0)))
+    model = jax.eval_shape(lambda: build(config, **sizes, rngs=nnx.Rngs(0)))
     for path, parameter in nnx.to_flat_state(nnx.state(model, nnx.Param)):
         axes = parameter.get_metadata().get("axes", ())
         assert len(axes) == parameter.ndim, path
         assert None not in axes, path
-    kernel = model.encoder.forward.dense_h.kernel
-    assert kernel.get_metadata()["axes"] == ("recurrent", "hidden")
 
 
 def test_the_leading_axis_of_experts_has_a_name():
@@ -152,19 +145,15 @@ def test_activations_are_constrained_by_name():
         return array
 
     model, source = small_translator(), jnp.zeros((B, S, D))
-    batch = ("batch", "sequence")
-    jax.eval_shape(lambda model: model(SOURCE, TARGET, constrain=constrain), model)
-    assert found == {
-        (*batch, "embed"),
-        (*batch, "hidden"),
-        (*batch, "heads", "head"),
-        (*batch, "kv_heads", "head"),
-        (*batch, "vocab"),
-    }
+    jax.eval_shape(lambda: model(SOURCE, TARGET, constrain=constrain))
+    kinds = ("embed",), ("hidden",), ("vocab",), ("heads", "head"), ("kv_heads", "head")
+    assert found == {("batch", "sequence", *names) for names in kinds}
     found.clear()
     given = {"encoder_output": source, "constrain": constrain}
-    jax.eval_shape(lambda model: model.new_cache((B,), T, **given), model)
-    assert found == {(*batch, "kv_heads", "head")}
+    jax.eval_shape(lambda: model.new_cache((B,), T, **given))
+    assert found == {("batch", "sequence", "kv_heads", "head")}
+    jax.eval_shape(lambda: classifier()(SOURCE, constrain=constrain))
+    assert ("batch", "classes") in found
 
 
 @pytest.mark.parametrize("function", [translate, jax.grad(lambda *given: translate(*given).mean())])
