@@ -78,10 +78,10 @@ SELF = {
         VALID,
     ),
     "rms": ({"num_kv_heads": K, "qk_norm": "rms"}, {"mask": TRI, "lengths": LENGTHS}, TRI & VALID),
-    "window": ({"window": 3}, {}, NEAR),  # it counts the query itself
+    "window": ({"window": 2}, {}, NEAR),
     # Rows and columns of an array, and lengths, are not positions.
     "array": (
-        {"window": 3},
+        {"window": 2},
         {"mask": SOME[1, :, :T], "lengths": LENGTHS, "positions": np.arange(T) + 10},
         SOME[1, :, :T] & NEAR & VALID,
     ),

@@ -125,7 +125,7 @@ def test_masks_beside_a_cache(ring):
 
 def test_local_and_global_layers_have_caches_of_their_own():
     """The pieces are longer than the windows, and ragged."""
-    layers = [{"window": 1}, {}, {"window": 4, "rotary": {"base": 100.0}}]
+    layers = [{"window": 0}, {}, {"window": 3, "rotary": {"base": 100.0}}]
     model = language_model(positions="rotary", decoder_layers=3, per_layer=layers)
     shapes = [each["self_attention"] for each in model.new_cache((B,), LONGEST).layers]
     assert [(each.size, each.ring) for each in shapes] == [(1, True), (LONGEST, False), (4, True)]

@@ -178,7 +178,8 @@ def test_registered_names(monkeypatch):
 
 # Values that do not fit, one of each kind.
 MISTAKES = [
-    *[({name: 0}, f"{name} must be at least 1, got 0$") for name in ("width", "window")],
+    ({"width": 0}, "width must be at least 1, got 0$"),
+    ({"window": -1}, "window must be at least 0, got -1$"),
     ({"attention_scale": 0}, "attention_scale must be .*above 0.*, got 0$"),
     ({"logit_softcap": float("nan")}, "logit_softcap must be .*, got nan$"),
     ({"dropout": 1.0}, r"dropout must be in \[0, 1\), got 1.0"),
