@@ -10,11 +10,7 @@ def check_number(
 ) -> None:
     """Raise a ValueError for a number that is not finite, or beyond its bound.
 
-    Args:
-        name: of the argument.
-        value: the number. None is accepted, and a traced value is not checked.
-        above: a bound that it must exceed.
-        at_least: a bound that it must reach.
+    None is accepted, and a traced value is not checked.
     """
     if value is None or isinstance(value, jax.core.Tracer):
         return
@@ -33,13 +29,16 @@ def check_rate(name: str, value: float) -> None:
         raise ValueError(f"{name} must be in [0, 1), got {value}")
 
 
-def resolve_kv_heads(num_heads: int, num_kv_heads: int | None) -> int:
-    """Return K, which is N unless given.
+def resolve_heads(
+    width: int, num_heads: int, num_kv_heads: int | None, head_width: int | None
+) -> tuple[int, int]:
+    """Return K, which is N unless given, and H, which is D / N unless given.
 
     Raises:
-        ValueError: K does not divide N.
+        ValueError: N or H below 1, K does not divide N, or a D / N that is no whole number.
     """
     check_number("num_heads", num_heads, at_least=1)
+    check_number("head_width", head_width, at_least=1)
     num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
     divisors = [n for n in range(1, num_heads + 1) if num_heads % n == 0]
     if num_kv_heads not in divisors:
@@ -47,19 +46,9 @@ def resolve_kv_heads(num_heads: int, num_kv_heads: int | None) -> int:
             f"num_heads={num_heads} cannot be shared evenly by num_kv_heads={num_kv_heads}: "
             f"use one of {', '.join(map(str, divisors))}"
         )
-    return num_kv_heads
-
-
-def resolve_head_width(width: int, num_heads: int, head_width: int | None) -> int:
-    """Return H, which is D / N unless given.
-
-    Raises:
-        ValueError: H below 1, or a D / N that is no whole number.
-    """
-    check_number("head_width", head_width, at_least=1)
     if head_width is None and width % num_heads:
         raise ValueError(
             f"width={width} is not divisible by num_heads={num_heads}: "
             "change one of them, or set head_width"
         )
-    return width // num_heads if head_width is None else head_width
+    return num_kv_heads, width // num_heads if head_width is None else head_width

@@ -94,11 +94,11 @@ def test_caches_have_the_dtype_of_the_computation_or_their_own(dtype, cache_dtyp
         prompt, last = language.prefill(
             TARGET, np.array([5, 1, 3]), max_tokens=2, cache_dtype=cache_dtype
         )
-        return output.logits, state.cache.layers, *language.step(prompt, last)
+        return output.logits, state[1].layers, *language.step(prompt, last)
 
     logits, layers, output, cache = jax.eval_shape(run, model, language)
     assert logits.dtype == output.logits.dtype == dtype
-    cross = layers[0]["cross_attention"].value.keys
+    cross = layers[0]["cross_attention"].value[0]
     for each in (layers[0]["self_attention"], cross, cache.layers[0]["self_attention"]):
         assert each.key_slots.dtype == each.value_slots.dtype == (cache_dtype or dtype)
 
