@@ -19,29 +19,18 @@ from attention.modules.context import (
     Output,
     and_mask,
     cached_mask,
-    check_score,
 )
 from attention.modules.layers import LECUN_NORMAL, linear, norm_of
 from attention.modules.numbers import check_number, check_rate, resolve_heads
 from attention.primitives import masks, scores
-from attention.primitives.cache import (
-    EMPTY_SLOT,
-    Cache,
-    CacheView,
-    Constant,
-    empty_cache,
-    full_cache,
-)
+from attention.primitives.cache import EMPTY_SLOT, Cache, Constant, empty_cache, full_cache
 from attention.primitives.dropout import Dropout
 from attention.primitives.masks import Mask, leaves_of
 from attention.primitives.scores import Score
 
 
 class Attention(nnx.Module):
-    """Projections of queries, keys, values and outputs around `attention.attend`.
-
-    It is the common part of `SelfAttention` and `CrossAttention`, which define what is attended to.
-    """
+    """Projections around `attention.attend`, the base of `SelfAttention` and `CrossAttention`."""
 
     def __init__(
         self,
@@ -89,7 +78,9 @@ class Attention(nnx.Module):
         check_number("scale", scale, above=0)
         check_number("softcap", softcap, above=0)
         check_rate("dropout", dropout)
-        check_score(score)
+        if isinstance(score, Score):
+            got = type(score).__name__
+            raise TypeError(f"score must be a function that returns a score function, got a {got}")
         value_width = head_width if value_width is None else value_width
         qkv_bias = use_bias if qkv_bias is None else qkv_bias
         source = {"embed": width} if source_width is None else {"source": source_width}
@@ -129,14 +120,14 @@ class Attention(nnx.Module):
         query = query if self.query_norm is None else self.query_norm(query)
         return context.shard(query, "sequence", "heads", "head")
 
-    def _keys_and_values(self, source: Array, context: Context) -> tuple[Array, Array]:
+    def _keys_and_values(self, source: Array | None, context: Context) -> tuple[Array, Array]:
+        if source is None:
+            raise ValueError("cross-attention needs an encoder_output, in Context or in CacheSpec")
         key, value = self.key(source), self.value(source)
         key = key if self.key_norm is None else self.key_norm(key)
         return tuple(context.shard(x, "sequence", "kv_heads", "head") for x in (key, value))
 
-    def _attend(
-        self, context: Context, query: Array, *keys: Array | CacheView | None, **options: object
-    ) -> Output:
+    def _attend(self, context: Context, query: Array, *keys: object, **options: object) -> Output:
         """Attend with the options of this layer and others of `attend`; project the result."""
         dropout = None
         if context.rng is not None and self.dropout:  # each example has its own key
@@ -207,8 +198,7 @@ class SelfAttention(Attention):
         elif context.lengths is not None and positions is None:
             mask = and_mask(masks.lengths(context.lengths), mask)
         elif context.lengths is not None:  # which count tokens, whatever their positions
-            valid = jnp.subtract.outer(context.lengths, jnp.arange(num_tokens)) > 0
-            pairs = positions, jnp.where(valid, positions, EMPTY_SLOT)
+            pairs = positions, jnp.where(context.valid(num_tokens), positions, EMPTY_SLOT)
             mask = and_mask(masks.full(), mask)  # every position but EMPTY_SLOT
         if self.window is not None:
             mask = and_mask(masks.window(self.window, self.window), mask)
@@ -259,10 +249,7 @@ class CrossAttention(Attention):
         is_given = context.positions is not None or encoder_positions is not None
         pairs, num_queries = None, query.shape[-3]
         if is_given or (compares and num_queries != num_keys):
-            pairs = (
-                _counted(context.positions, num_queries),
-                _counted(encoder_positions, num_keys),
-            )
+            pairs = _counted(context.positions, num_queries), _counted(encoder_positions, num_keys)
         if cache is not None:
             key, value, pairs = keys.view(pairs), None, None
         options = {"mask": mask, "score": self._scores(), "positions": pairs}
@@ -274,11 +261,6 @@ class CrossAttention(Attention):
         if spec.dtype is not None:
             key, value = key.astype(spec.dtype), value.astype(spec.dtype)
         return Constant((full_cache(key, value), spec.encoder_positions))
-
-    def _keys_and_values(self, source: Array | None, context: Context) -> tuple[Array, Array]:
-        if source is None:
-            raise ValueError("cross-attention needs an encoder_output, in Context or in CacheSpec")
-        return super()._keys_and_values(source, context)
 
 
 def _counted(positions: Array | None, length: int) -> Array:

@@ -75,6 +75,12 @@ class Context:
             raise ValueError(f"returning needs a collection of names, got {self.returning!r}")
         object.__setattr__(self, "returning", tuple(self.returning))
 
+    def valid(self, num_tokens: int) -> Array | None:
+        """Return which of T tokens are no padding by `lengths`: bool `[..., T]`; None if all."""
+        if self.lengths is None:
+            return None
+        return jnp.subtract.outer(self.lengths, jnp.arange(num_tokens)) > 0
+
     def shard(self, array: Array, *names: str) -> Array:
         """Apply `constrain` to an array whose last axes have these names; the first is "batch"."""
         batch = ("batch", *[None] * array.ndim)[: array.ndim - len(names)]
@@ -216,13 +222,6 @@ def check_rng(model: nnx.Module, rng: Array | None) -> None:
                 f"the model is in training mode, and its {type(part).__name__} has dropout={rate}: "
                 "pass rng=jax.random.key(...) to this call, or call model.eval() before"
             )
-
-
-def check_score(score: object) -> None:
-    """Raise a TypeError if `score` is a score function, not a function that returns one."""
-    if isinstance(score, Score):
-        name = type(score).__name__
-        raise TypeError(f"score must be a function that returns a score function, got a {name}")
 
 
 def and_mask(mask: Mask, other: Mask | Array | None) -> Mask:

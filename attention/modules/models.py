@@ -97,12 +97,7 @@ class DecodingModel(Model):
         return score_vocabulary(self.output, self.target_embedding, features)
 
     def new_cache(self, batch: Sequence[int], size: int, **options: object) -> DecoderCache:
-        """Return a cache for `decode` that contains no target tokens.
-
-        Args:
-            batch: the leading axes of the tokens.
-            size: largest number of target tokens; of a ring, of its window.
-            options: other fields of `CacheSpec`, such as the `encoder_output` of cross-attention.
+        """Return a cache for `decode` without target tokens; arguments are those of `CacheSpec`.
 
         Raises:
             ValueError: a size above the number of positions, or a ring for positions that end.
@@ -323,11 +318,8 @@ class EncoderDecoder(DecodingModel):
     ) -> Self:
         """Make a Transformer.
 
-        With tie="all" or "embeddings" source and target have one token table; learned positions
-        are separate.
-
-        Raises:
-            ValueError: one table for vocabularies of different size.
+        With tie="all" or "embeddings" source and target have one token table, and must have one
+        vocabulary; learned positions are separate.
         """
         is_shared = config.tie in ("all", "embeddings")
         if is_shared and source_vocab_size != target_vocab_size:
@@ -455,7 +447,7 @@ class MeanPooling(nnx.Module):
         """Map `[..., S, D]` to `[..., D]`; 0 for rows without a token."""
         if lengths is None:
             return features.mean(axis=-2)
-        valid = jnp.subtract.outer(lengths, jnp.arange(features.shape[-2]))[..., None] > 0
+        valid = Context(lengths=lengths).valid(features.shape[-2])[..., None]
         total = jnp.sum(features, axis=-2, where=valid)
         return total / jnp.maximum(valid.sum(axis=-2), 1).astype(total.dtype)
 

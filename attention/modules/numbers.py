@@ -8,18 +8,17 @@ import jax
 def check_number(
     name: str, value: float | None, *, above: float | None = None, at_least: float | None = None
 ) -> None:
-    """Raise a ValueError for a number that is not finite, or beyond its bound.
+    """Raise a ValueError for a number that is not finite, or not beyond the bound that is given.
 
     None is accepted, and a traced value is not checked.
     """
     if value is None or isinstance(value, jax.core.Tracer):
         return
-    wanted, is_right = "finite", math.isfinite(value)
-    if above is not None:
-        wanted, is_right = f"above {above} and finite", is_right and value > above
-    if at_least is not None:
-        wanted, is_right = f"at least {at_least}", is_right and value >= at_least
-    if not is_right:
+    if at_least is None:
+        wanted, is_right = f"above {above} and finite", value > above
+    else:
+        wanted, is_right = f"at least {at_least}", value >= at_least
+    if not (is_right and math.isfinite(value)):
         raise ValueError(f"{name} must be {wanted}, got {value}")
 
 
