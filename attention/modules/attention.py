@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, Self
+from typing import Self
 
 import jax
 import jax.numpy as jnp
@@ -19,15 +19,9 @@ from attention.modules.context import (
     Output,
     and_mask,
     cached_mask,
-    check_score,
 )
 from attention.modules.layers import LECUN_NORMAL, linear, norm_of
-from attention.modules.numbers import (
-    check_number,
-    check_rate,
-    resolve_head_width,
-    resolve_kv_heads,
-)
+from attention.modules.numbers import check_number, check_rate, resolve_heads
 from attention.primitives import masks, scores
 from attention.primitives.cache import EMPTY_SLOT, Cache, Constant, empty_cache, full_cache
 from attention.primitives.dropout import Dropout
@@ -36,10 +30,7 @@ from attention.primitives.scores import Score
 
 
 class Attention(nnx.Module):
-    """Projections of queries, keys, values and outputs around `attention.attend`.
-
-    It is the common part of `SelfAttention` and `CrossAttention`, which define what is attended to.
-    """
+    """Projections around `attention.attend`, the base of `SelfAttention` and `CrossAttention`."""
 
     def __init__(
         self,
@@ -67,42 +58,29 @@ class Attention(nnx.Module):
     ) -> None:
         """Make the projections.
 
-        Args:
-            width: D, of the inputs and the outputs.
-            num_heads: N.
-            num_kv_heads: K, a divisor of N; N if None.
-            head_width: H of queries and keys, D / N if None.
-            value_width: Hv, H if None.
-            source_width: width of the vectors that are attended to, D if None.
-            use_bias: whether the projections add a bias.
-            qkv_bias: the same for queries, keys and values alone; `use_bias` if None.
-            qk_norm: norm of queries and keys over H (Dehghani et al. 2023, section 2): a function
-                like `layer_norm`, or its name in `NORMS`.
-            norm_epsilon: of `qk_norm`.
-            scale: factor of the products of queries and keys, 1/√H if None.
-            softcap: bound c of the scores, c·tanh(scores / c), after all score functions.
-            score: returns a score function of this layer, applied after those of the context; a
-                module if it has parameters.
-            dropout: rate on the attention weights.
-            precision: of the products of `attention.attend`.
-            implementation: as in `attention.attend`.
-            kernel_init: initializer of the four kernels.
-            dtype: of the computation; that of inputs and parameters if None.
-            param_dtype: of the parameters.
-            rngs: source of the initial parameters.
+        The arguments are fields of `TransformerConfig` (`scale` and `dropout` are those that begin
+        with "attention"), `precision` of `attention.attend`, and
+
+        - `source_width`: width of the vectors that are attended to, D if None;
+        - `qk_norm` over H (Dehghani et al. 2023, section 2);
+        - `softcap`: bound c of the scores, c·tanh(scores / c), after all score functions;
+        - `score`: returns a score function of this layer, applied after those of the context; a
+          module if it has parameters;
+        - `rngs`: source of the initial parameters.
 
         Raises:
             ValueError: N not divisible by K, D not by N without `head_width`, a number out of
                 range, or an unknown norm.
         """
-        num_kv_heads = resolve_kv_heads(num_heads, num_kv_heads)
-        head_width = resolve_head_width(width, num_heads, head_width)
+        num_kv_heads, head_width = resolve_heads(width, num_heads, num_kv_heads, head_width)
         check_number("value_width", value_width, at_least=1)
         check_number("norm_epsilon", norm_epsilon, at_least=0)
         check_number("scale", scale, above=0)
         check_number("softcap", softcap, above=0)
         check_rate("dropout", dropout)
-        check_score(score)
+        if isinstance(score, Score):
+            got = type(score).__name__
+            raise TypeError(f"score must be a function that returns a score function, got a {got}")
         value_width = head_width if value_width is None else value_width
         qkv_bias = use_bias if qkv_bias is None else qkv_bias
         source = {"embed": width} if source_width is None else {"source": source_width}
@@ -126,47 +104,52 @@ class Attention(nnx.Module):
     @classmethod
     def from_config(cls, config: TransformerConfig, *, rngs: nnx.Rngs, **options: object) -> Self:
         """Make the attention of a block; other arguments are passed on."""
+        names = "num_heads", "num_kv_heads", "head_width", "value_width", "use_bias", "qkv_bias"
+        names += "qk_norm", "norm_epsilon", "softcap", "implementation"
         return cls(
             config.width,
-            num_heads=config.num_heads,
-            num_kv_heads=config.num_kv_heads,
-            head_width=config.head_width,
-            value_width=config.value_width,
-            use_bias=config.use_bias,
-            qkv_bias=config.qkv_bias,
-            qk_norm=config.qk_norm,
-            norm_epsilon=config.norm_epsilon,
             scale=config.attention_scale,
-            softcap=config.softcap,
             dropout=config.attention_dropout,
-            implementation=config.implementation,
+            **{name: getattr(config, name) for name in names},
             **config.linear_options(rngs),
             **options,
         )
 
-    def _attend_options(self, query: Array, context: Context) -> dict[str, Any]:
-        """Return the arguments of `attend` that self-attention and cross-attention share."""
+    def _query(self, inputs: Array, context: Context) -> Array:
+        query = self.query(inputs)
+        query = query if self.query_norm is None else self.query_norm(query)
+        return context.shard(query, "sequence", "heads", "head")
+
+    def _keys_and_values(self, source: Array | None, context: Context) -> tuple[Array, Array]:
+        if source is None:
+            raise ValueError("cross-attention needs an encoder_output, in Context or in CacheSpec")
+        key, value = self.key(source), self.value(source)
+        key = key if self.key_norm is None else self.key_norm(key)
+        return tuple(context.shard(x, "sequence", "kv_heads", "head") for x in (key, value))
+
+    def _attend(self, context: Context, query: Array, *keys: object, **options: object) -> Output:
+        """Attend with the options of this layer and others of `attend`; project the result."""
         dropout = None
         if context.rng is not None and self.dropout:  # each example has its own key
             dropout = Dropout(jax.random.split(context.rng, query.shape[:-3]), self.dropout)
-        return {
-            "scale": self.scale,
-            "dropout": dropout,
-            "returning": [name for name in context.returning if name != "hidden_states"],
-            "precision": self.precision,
-            "implementation": self.implementation,
-        }
+        attended = context.attend(
+            query,
+            *keys,
+            scale=self.scale,
+            dropout=dropout,
+            returning=[name for name in context.returning if name != "hidden_states"],
+            precision=self.precision,
+            implementation=self.implementation,
+            **options,
+        )
+        attended, results = attended if isinstance(attended, tuple) else (attended, None)
+        attended = context.shard(attended, "sequence", "heads", "head")
+        return Output(self.output(attended), attention=results, cache=context.cache)
 
     def _scores(self) -> tuple[Score, ...]:
         """Return the score functions of this layer."""
         own = () if self.score is None else (self.score(),)
         return own if self.softcap is None else (*own, scores.softcap(self.softcap))
-
-    def _output(self, attended: Any, context: Context, cache: Any = None) -> Output:  # noqa: ANN401
-        """Project what `attend` returned, with or without more results."""
-        attended, results = attended if isinstance(attended, tuple) else (attended, None)
-        attended = context.shard(attended, "sequence", "heads", "head")
-        return Output(self.output(attended), attention=results, cache=cache)
 
 
 class SelfAttention(Attention):
@@ -180,18 +163,14 @@ class SelfAttention(Attention):
         window: int | None = None,
         **options: object,
     ) -> None:
-        """Make the projections.
+        """Make the projections, with the options of `Attention`.
 
         Args:
             width: D.
             rotary: rotates queries and keys `[..., T, N, H]` by their positions `[..., T]`, such as
                 `Rotary(base=10_000)`; layers that are scanned together need equal ones.
-            window: number of tokens on either side that a query may attend to, as `before` of
-                `masks.window`.
+            window: as in `TransformerConfig`, at least 0.
             options: as in `Attention`.
-
-        Raises:
-            ValueError: a window below 0, and as `Attention`.
         """
         check_number("window", window, at_least=0)
         super().__init__(width, **options)
@@ -200,23 +179,17 @@ class SelfAttention(Attention):
     def __call__(self, inputs: Array, *, context: Context = DEFAULT_CONTEXT) -> Output:
         """Map inputs `[..., T, D]` to `[..., T, D]`.
 
-        With a cache the mask is causal unless the context has one.
-
-        Raises:
-            ValueError: as `attention.attend` and `Cache.extend`.
+        With a cache the mask is causal unless the context has one. Errors are those of
+        `attention.attend` and `Cache.extend`.
         """
         cache, positions, mask = context.cache, context.positions, context.mask
-        query, key, value = self.query(inputs), self.key(inputs), self.value(inputs)
-        if self.query_norm is not None:
-            query, key = self.query_norm(query), self.key_norm(key)
-        query = context.shard(query, "sequence", "heads", "head")
-        key, value = (context.shard(x, "sequence", "kv_heads", "head") for x in (key, value))
+        query, (key, value) = self._query(inputs, context), self._keys_and_values(inputs, context)
 
         num_tokens = inputs.shape[-2]
         if cache is not None:
             positions = cache.next_positions(num_tokens)
         if self.rotary is not None:
-            counted = jnp.arange(num_tokens) if positions is None else positions
+            counted = _counted(positions, num_tokens)
             query, key = self.rotary(query, counted), self.rotary(key, counted)
 
         pairs = None if positions is None else (positions, positions)  # of queries and keys
@@ -233,16 +206,9 @@ class SelfAttention(Attention):
         if cache is not None:
             cache, key = cache.extend(key, value, context.lengths)  # a view with values, positions
             value = pairs = None
-        attended = context.attend(
-            query,
-            key,
-            value,
-            mask=mask,
-            score=(*context.score, *self._scores()),
-            positions=pairs,
-            **self._attend_options(query, context),
-        )
-        return self._output(attended, context, cache)
+        score = (*context.score, *self._scores())
+        output = self._attend(context, query, key, value, mask=mask, score=score, positions=pairs)
+        return output._replace(cache=cache)
 
     def new_cache(self, spec: CacheSpec) -> Cache:
         """Return an empty cache; with a window shorter than its size, a ring of one window."""
@@ -259,13 +225,6 @@ class SelfAttention(Attention):
         )
 
 
-class EncoderCache(NamedTuple):
-    """Keys and values of an encoder output, and their positions `[..., S]` or None."""
-
-    keys: Cache
-    positions: Array | None
-
-
 class CrossAttention(Attention):
     """Attention from the inputs to the encoder output of the context (`source_width` wide)."""
 
@@ -276,11 +235,7 @@ class CrossAttention(Attention):
             ValueError: no encoder output, or one beside a cache, and as `attention.attend`.
         """
         context.check_source()
-        query = self.query(inputs)
-        query = query if self.query_norm is None else self.query_norm(query)
-        query = context.shard(query, "sequence", "heads", "head")
-
-        cache, positions, mask = context.cache, None, context.encoder_mask
+        query, cache, mask = self._query(inputs, context), context.cache, context.encoder_mask
         if cache is not None:
             keys, encoder_positions = cache.value
             num_keys = keys.size
@@ -292,39 +247,22 @@ class CrossAttention(Attention):
         leaves = leaves_of(mask) if isinstance(mask, Mask) else ()
         compares = any(leaf.compares_positions for leaf in leaves)
         is_given = context.positions is not None or encoder_positions is not None
-        if is_given or (compares and query.shape[-3] != num_keys):
-            positions = (
-                _counted(query.shape[-3]) if context.positions is None else context.positions,
-                _counted(num_keys) if encoder_positions is None else encoder_positions,
-            )
+        pairs, num_queries = None, query.shape[-3]
+        if is_given or (compares and num_queries != num_keys):
+            pairs = _counted(context.positions, num_queries), _counted(encoder_positions, num_keys)
         if cache is not None:
-            key, value, positions = keys.view(positions), None, None
-        attended = context.attend(
-            query,
-            key,
-            value,
-            mask=mask,
-            score=self._scores(),
-            positions=positions,
-            **self._attend_options(query, context),
-        )
-        return self._output(attended, context, cache)
+            key, value, pairs = keys.view(pairs), None, None
+        options = {"mask": mask, "score": self._scores(), "positions": pairs}
+        return self._attend(context, query, key, value, **options)
 
     def new_cache(self, spec: CacheSpec) -> Constant:
-        """Return the keys and values of the encoder output, computed once."""
+        """Return the keys and values of the encoder output, a full `Cache`, and its positions."""
         key, value = self._keys_and_values(spec.encoder_output, Context(constrain=spec.constrain))
         if spec.dtype is not None:
             key, value = key.astype(spec.dtype), value.astype(spec.dtype)
-        return Constant(EncoderCache(full_cache(key, value), spec.encoder_positions))
-
-    def _keys_and_values(self, source: Array | None, context: Context) -> tuple[Array, Array]:
-        if source is None:
-            raise ValueError("cross-attention needs an encoder_output, in Context or in CacheSpec")
-        key, value = self.key(source), self.value(source)
-        key = key if self.key_norm is None else self.key_norm(key)
-        return tuple(context.shard(x, "sequence", "kv_heads", "head") for x in (key, value))
+        return Constant((full_cache(key, value), spec.encoder_positions))
 
 
-def _counted(length: int) -> Array:
-    """Return the positions of queries or keys, counted from 0."""
-    return jnp.arange(length, dtype=jnp.int32)
+def _counted(positions: Array | None, length: int) -> Array:
+    """Return the positions of queries or keys, counted from 0 if None."""
+    return jnp.arange(length, dtype=jnp.int32) if positions is None else positions

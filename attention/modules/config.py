@@ -10,12 +10,7 @@ from jax.typing import DTypeLike
 
 from attention.modules.context import check_names
 from attention.modules.layers import INITIALIZERS, Activation, activation_of, named, norm_of
-from attention.modules.numbers import (
-    check_number,
-    check_rate,
-    resolve_head_width,
-    resolve_kv_heads,
-)
+from attention.modules.numbers import check_number, check_rate, resolve_heads
 from attention.modules.positions import POSITIONS, Relative, Rotary, resolve_scale
 from attention.primitives.attend import IMPLEMENTATIONS
 from attention.primitives.choice import one_of
@@ -31,21 +26,18 @@ FEED_FORWARDS: dict[str, Callable[[Any, nnx.Rngs], Any]] = {}
 class BlockConfig:
     """Choices of a block, which `TransformerConfig.per_layer` may override.
 
-    A string that names a function or class may be replaced by the function or class itself, or by a
-    name that was added to its registry: `ACTIVATIONS`, `NORMS`, `INITIALIZERS`, `MIXERS` or
-    `FEED_FORWARDS`. Positions are a name in `POSITIONS`.
+    A field that is a name in a registry, which users may add to, may also be a function like those
+    in the registry; positions are a name.
 
     Attributes:
         num_heads: N query heads.
-        num_kv_heads: K key/value heads, a divisor of N: None for N (multi-head attention), 1 for
-            multi-query attention, numbers between for grouped-query attention.
+        num_kv_heads: K key/value heads, a divisor of N; N if None, 1 for multi-query attention.
         head_width: H, D / N if None.
         value_width: Hv, H if None.
         hidden: F.
-        mixer: first sublayer of a block, the token mixer (attention or recurrence): a function
-            `(config, rngs)` to a layer, or its name in `MIXERS`.
+        mixer: first sublayer of a block: a function `(config, rngs)` to a layer, of `MIXERS`.
         cross_attention: whether blocks of a decoder with an encoder have cross-attention.
-        feed_forward: last sublayer of a block, as `mixer`, of `FEED_FORWARDS`.
+        feed_forward: last sublayer of a block, of `FEED_FORWARDS`.
         activation: of the feed-forward layer, of `ACTIVATIONS`.
         gated: whether the feed-forward layer is gated (Shazeer 2020).
         norm: "layer", "rms", or another of `NORMS`.
@@ -122,8 +114,7 @@ class TransformerConfig(BlockConfig):
         logit_scale: factor of the scores of a tied vocabulary.
         logit_softcap: bound of the scores of a tied vocabulary, none if None (Gemma 2).
         scan: whether layers that repeat are scanned; if not, they are unrolled.
-        remat: whether the backward pass recomputes the inside of each block: less memory, and
-            faster if memory bounds the step.
+        remat: whether the backward pass recomputes the inside of each block, to save memory.
         per_layer: fields of `BlockConfig` that differ between layers: a list of overrides, which
             the layers cycle through, or a function from the index of a layer to its overrides.
     """
@@ -152,22 +143,18 @@ class TransformerConfig(BlockConfig):
 
     def __post_init__(self) -> None:
         """Check all fields."""
-        for name in ("width", "hidden", "max_length", "value_width"):
-            check_number(name, getattr(self, name), at_least=1)
-        for name in (
-            "window",
-            "encoder_layers",
-            "decoder_layers",
-            "num_token_types",
-            "norm_epsilon",
-        ):
-            check_number(name, getattr(self, name), at_least=0)
-        for name in ("attention_scale", "softcap", "logit_scale", "logit_softcap"):
-            check_number(name, getattr(self, name), above=0)
-        scale = resolve_scale(self.embedding_scale, self.width)
-        check_number("embedding_scale", scale, above=0)
-        for name in ("dropout", "attention_dropout"):
-            check_rate(name, getattr(self, name))
+
+        def check(*names: str, **bound: float) -> None:
+            for name in names:
+                check_number(name, getattr(self, name), **bound)
+
+        check("width", "hidden", "max_length", "value_width", at_least=1)
+        check("window", "encoder_layers", "decoder_layers", "num_token_types", at_least=0)
+        check("norm_epsilon", at_least=0)
+        check("attention_scale", "softcap", "logit_scale", "logit_softcap", above=0)
+        check_rate("dropout", self.dropout)
+        check_rate("attention_dropout", self.attention_dropout)
+        resolve_scale(self.embedding_scale, self.width)
         activation_of(self.activation)
         norm_of(self.norm)
         if self.qk_norm is not None:
@@ -180,15 +167,14 @@ class TransformerConfig(BlockConfig):
         changes_logits = self.logit_scale != 1 or self.logit_softcap is not None
         if changes_logits and self.tie in ("none", "embeddings"):
             raise ValueError(
-                "logit_scale and logit_softcap are for an output that is tied: they need "
-                f"tie='output' or tie='all', got tie={self.tie!r}"
+                f"logit_scale and logit_softcap need tie='output' or 'all', got tie={self.tie!r}"
             )
         if self.implementation is not None:
             one_of("implementation", self.implementation, [one.name for one in IMPLEMENTATIONS])
         for name in ("kernel_init", "embedding_init"):
             self.initializer(name)
-        resolve_kv_heads(self.num_heads, self.num_kv_heads)
-        head_width = resolve_head_width(self.width, self.num_heads, self.head_width)
+        heads = self.num_heads, self.num_kv_heads, self.head_width
+        _, head_width = resolve_heads(self.width, *heads)
         for name, kind in (("rotary", Rotary), ("relative", Relative)):
             object.__setattr__(self, name, _from_fields(name, getattr(self, name), kind))
         even = POSITIONS[self.positions].even
@@ -207,56 +193,36 @@ class TransformerConfig(BlockConfig):
         return self.per_layer[index % len(self.per_layer)] if self.per_layer else {}
 
     def layer(self, index: int) -> "TransformerConfig":
-        """Return the config of the layer with this index.
-
-        Raises:
-            ValueError: a wrong override.
-        """
+        """Return the config of the layer with this index, or raise a ValueError for `per_layer`."""
         overrides = self.overrides(index)
         try:
             _check_fields("blocks have", overrides, BlockConfig)
             config = replace(self, **{"per_layer": (), **overrides})
-            name = overrides.get("positions", self.positions)
-            given, common = POSITIONS[name], POSITIONS[self.positions]
-            if "positions" in overrides and (given.embed or given.score):
-                raise ValueError(f"positions may be 'none' or one that rotates, got {name!r}")
-            is_none = name != self.positions and not given.rotary
-            if is_none and (common.embed or common.score):
+            own, common = POSITIONS[config.positions], POSITIONS[self.positions]
+            is_none = not own.rotary and (common.embed or common.score)
+            if "positions" in overrides and (own.embed or own.score or is_none):
                 raise ValueError(
-                    f"{self.positions} positions are those of all layers, so positions cannot be "
-                    f"{name!r} in one of them"
+                    "positions may be one that rotates, or 'none' if those of the model rotate: "
+                    f"got {config.positions!r} beside {self.positions!r}"
                 )
         except ValueError as error:
             raise ValueError(f"per_layer: {error}") from None
         return config
 
     def initializer(self, name: str) -> Initializer | None:
-        """Return the initializer of a field, "kernel_init" or "embedding_init".
-
-        Raises:
-            ValueError: an unknown initializer.
-        """
+        """Return the initializer of a field, "kernel_init" or "embedding_init"."""
         given = getattr(self, name)
         return None if given is None else named(name, given, "INITIALIZERS", INITIALIZERS)
 
     def linear_options(self, rngs: nnx.Rngs) -> dict[str, Any]:
         """Return arguments of `linear`, for all linear layers; biases are decided for each."""
-        return {
-            "kernel_init": self.initializer("kernel_init"),
-            "dtype": self.dtype,
-            "param_dtype": self.param_dtype,
-            "rngs": rngs,
-        }
+        kinds = {"dtype": self.dtype, "param_dtype": self.param_dtype, "rngs": rngs}
+        return {"kernel_init": self.initializer("kernel_init"), **kinds}
 
     def make_norm(self, rngs: nnx.Rngs) -> Any:  # noqa: ANN401 - any module
         """Make a norm of D."""
-        return norm_of(self.norm)(
-            self.width,
-            epsilon=self.norm_epsilon,
-            dtype=self.dtype,
-            param_dtype=self.param_dtype,
-            rngs=rngs,
-        )
+        kinds = {"dtype": self.dtype, "param_dtype": self.param_dtype, "rngs": rngs}
+        return norm_of(self.norm)(self.width, epsilon=self.norm_epsilon, **kinds)
 
 
 def _check_fields(owner: str, given: Iterable[str], kind: type) -> None:

@@ -23,15 +23,6 @@ AxisNames = tuple[str | None, ...]
 Layer = Callable[..., Any]
 
 
-def unconstrained(array: Array, axes: AxisNames) -> Array:
-    """Return the array as it is: no sharding is requested."""
-    del axes
-    return array
-
-
-_ARRAYS = ("mask", "positions", "lengths", "encoder_mask", "encoder_positions")
-
-
 @pytree_dataclass
 class Context:
     """Arguments that a stack passes to every sublayer beside its inputs `[..., T, D]`.
@@ -53,7 +44,7 @@ class Context:
         cache: state of this layer between decoding steps; None in training.
         returning: names of results of attention to return, as in `attention.attend`, and
             "hidden_states".
-        constrain: `(array, names of its axes) -> array`, which may request a sharding.
+        constrain: `(array, names of its axes) -> array`, to request a sharding.
         attend: the attention function of all layers, with the arguments of `attention.attend`, such
             as a `ShardedAttention`.
         nothing: an empty array. `nnx.tabulate` cannot print an argument without an array.
@@ -70,12 +61,12 @@ class Context:
     cache: Any = None
     nothing: Array | None = None
     returning: tuple[str, ...] = static(default=())
-    constrain: Callable[[Array, AxisNames], Array] = static(default=unconstrained)
+    constrain: Callable[[Array, AxisNames], Array] | None = static(default=None)
     attend: Callable[..., Any] = static(default=attend)
 
     def __post_init__(self) -> None:
         """Convert lists and NumPy arrays, and take any collection of names."""
-        for name in _ARRAYS:
+        for name in ("mask", "positions", "lengths", "encoder_mask", "encoder_positions"):
             value = getattr(self, name)
             is_array = hasattr(value, "__array__") and not isinstance(value, Array)
             if is_array or isinstance(value, list | tuple):
@@ -92,9 +83,8 @@ class Context:
 
     def shard(self, array: Array, *names: str) -> Array:
         """Apply `constrain` to an array whose last axes have these names; the first is "batch"."""
-        leading = array.ndim - len(names)
-        batch = ("batch", *[None] * (leading - 1)) if leading else ()
-        return self.constrain(array, (*batch, *names))
+        batch = ("batch", *[None] * array.ndim)[: array.ndim - len(names)]
+        return array if self.constrain is None else self.constrain(array, (*batch, *names))
 
     def check_source(self) -> None:
         """Raise a ValueError for an encoder output beside a cache, which contains one already."""
@@ -111,14 +101,14 @@ DEFAULT_CONTEXT = Context()
 class CacheSpec:
     """Sizes of the caches that `new_cache(spec)` of a layer makes.
 
+    Cross-attention precomputes keys and values of `encoder_output`; the last three fields are those
+    of `Context`.
+
     Attributes:
         batch: the leading axes of the inputs.
         size: largest number of tokens per row; of a ring, of its window.
         dtype: of keys and values; that of the computation if None.
         ring: whether a full row continues in its first slot, as in `attention.Cache`.
-        encoder_output: `[..., S, D]`, of which cross-attention precomputes keys and values.
-        encoder_positions: int32 `[..., S]`; counted from 0 if None.
-        constrain: as in `Context`, of the precomputed keys and values.
     """
 
     batch: tuple[int, ...]
@@ -127,7 +117,7 @@ class CacheSpec:
     ring: bool = False
     encoder_output: Any = None
     encoder_positions: Array | None = None
-    constrain: Callable[[Array, AxisNames], Array] = unconstrained
+    constrain: Callable[[Array, AxisNames], Array] | None = None
 
 
 class Output(NamedTuple):
@@ -155,13 +145,9 @@ class Output(NamedTuple):
 
 
 def apply_layer(layer: Layer, inputs: Array, context: Context) -> Output:
-    """Call a layer, with the context if it has an argument of this name or any keywords.
+    """Call a layer on `[..., T, D]`, with the context if it has this argument or any keywords.
 
-    Args:
-        layer: `layer(inputs)` or `layer(inputs, context=context)`, which returns features or an
-            `Output`.
-        inputs: `[..., T, D]`.
-        context: the other arguments.
+    A layer returns features or an `Output`.
 
     Raises:
         TypeError: another result; a module without the argument that contains one with a cache.
@@ -218,9 +204,8 @@ def check_names(
     for name in given:
         if name not in known:
             ours = OTHER_NAMES.get(name)
-            raise error(
-                f"{sentence} {name!r}{did_you_mean(ours if ours in known else name, known)}"
-            )
+            nearest = did_you_mean(ours if ours in known else name, known)
+            raise error(f"{sentence} {name!r}{nearest}")
 
 
 def check_rng(model: nnx.Module, rng: Array | None) -> None:
@@ -239,20 +224,8 @@ def check_rng(model: nnx.Module, rng: Array | None) -> None:
             )
 
 
-def check_score(score: object) -> None:
-    """Raise a TypeError if `score` is a score function, not a function that returns one."""
-    if isinstance(score, Score):
-        name = type(score).__name__
-        raise TypeError(f"score must be a function that returns a score function, got a {name}")
-
-
 def and_mask(mask: Mask, other: Mask | Array | None) -> Mask:
-    """AND a mask with another one, or with a bool array indexed by query and key.
-
-    Args:
-        mask: a predicate on positions.
-        other: as `mask` in `attention.attend`, or None.
-    """
+    """AND a predicate on positions with any `mask` of `attention.attend`, or None."""
     return mask if other is None else mask & other
 
 
@@ -266,8 +239,8 @@ def cached_mask(mask: Mask | Array | None) -> Mask | None:
         return mask
     if jnp.ndim(mask) >= 2 and mask.shape[-2] != mask.shape[-1]:
         raise ValueError(
-            "beside a cache, positions are counted from the first token in the cache, so a bool "
-            f"array needs as many rows as columns, got shape {mask.shape}"
+            "beside a cache, a bool array of all positions needs as many rows as columns, got "
+            f"shape {mask.shape}"
         )
     return masks.from_array(mask)
 
@@ -287,27 +260,22 @@ Module = TypeVar("Module", bound=nnx.Module)
 def map_axes(function: Callable[[AxisNames], Any], model: nnx.Module) -> nnx.State:
     """Apply a function to the axis names of every parameter, for instance to get its sharding.
 
-    A parameter has names as metadata "axes"; the leading axis of stacked layers is "layers", and a
-    parameter without names has None for every axis.
-
-    Args:
-        function: of the names of the axes of one parameter, as ("embed", "heads", "head").
-        model: any module.
-
-    Returns:
-        The state `nnx.state(model, nnx.Param)` with the results in place of the arrays.
+    Names are such as ("embed", "heads", "head"). The results are in place of the arrays in the
+    state `nnx.state(model, nnx.Param)`, which is returned.
     """
-
-    def names(parameter: nnx.Param) -> Any:  # noqa: ANN401 - whatever the function returns
-        return parameter.replace(function(axis_names(parameter)))
-
     return jax.tree.map(
-        names, nnx.state(model, nnx.Param), is_leaf=lambda leaf: isinstance(leaf, nnx.Variable)
+        lambda parameter: parameter.replace(function(axis_names(parameter))),
+        nnx.state(model, nnx.Param),
+        is_leaf=lambda leaf: isinstance(leaf, nnx.Variable),
     )
 
 
 def axis_names(parameter: nnx.Variable) -> AxisNames:
-    """Return the name of each axis of a parameter, or of its shape; see `map_axes`."""
+    """Return the name of each axis of a parameter, or of its shape.
+
+    Its metadata "axes" are the names; the leading axis of stacked layers is "layers", and a
+    parameter without names has None for every axis.
+    """
     own = parameter.get_metadata().get("axes", (None,) * parameter.ndim)
     return ("layers",) * (parameter.ndim - len(own)) + tuple(own)
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import KW_ONLY, dataclass, fields, replace
 from functools import partial
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import jax.numpy as jnp
 from flax import nnx
@@ -20,7 +20,6 @@ from attention.modules.context import (
     apply_layer,
     check_names,
     check_rng,
-    unconstrained,
 )
 from attention.modules.embeddings import Embedding, make_output, score_vocabulary
 from attention.modules.layers import activation_of, linear, named, split_rng, table
@@ -39,8 +38,12 @@ from attention.primitives.masks import Mask
 class Model(nnx.Module):
     """Embed inputs, map them with a stack, and score the features.
 
-    Calls take the fields of `Context` as keywords, and raise a TypeError for others. An `rng` turns
-    dropout on. After `model.train()` of nnx, a model with dropout raises a ValueError without it.
+    Options of calls are the fields of `Context`, and raise a TypeError for others. For tokens they
+    include `embedding_positions` `[..., T]`, of the embeddings alone; None for the `positions`.
+    Texts packed into a row need them, because the masks count all tokens of the row.
+
+    An `rng` turns dropout on. After `model.train()` of nnx, a model with dropout raises a
+    ValueError without it. Without a mask or lengths padding is attended to.
     """
 
     deterministic = True  # `train` of nnx sets it to False
@@ -61,9 +64,6 @@ class Model(nnx.Module):
     ) -> Output:
         """Embed tokens `[..., T]` and map them with a stack to features `[..., T, D]`.
 
-        `embedding_positions` `[..., T]` are those of the embeddings alone. Texts packed into a row
-        need them, because the masks count all tokens of the row. None for the `positions`.
-
         Raises:
             ValueError: more tokens than positions; positions beside a cache; and as the stack.
         """
@@ -76,7 +76,7 @@ class Model(nnx.Module):
 
     def _with_logits(self, output: Output, options: dict[str, Any]) -> Output:
         """Return the output with logits `[..., T, V]` of its features."""
-        context = Context(constrain=options.get("constrain", unconstrained))
+        context = Context(constrain=options.get("constrain"))
         logits = context.shard(self.logits(output.features), "sequence", "vocab")
         return output._replace(logits=logits)
 
@@ -97,12 +97,7 @@ class DecodingModel(Model):
         return score_vocabulary(self.output, self.target_embedding, features)
 
     def new_cache(self, batch: Sequence[int], size: int, **options: object) -> DecoderCache:
-        """Return a cache for `decode` that contains no target tokens.
-
-        Args:
-            batch: the leading axes of the tokens.
-            size: largest number of target tokens; of a ring, of its window.
-            options: other fields of `CacheSpec`, such as the `encoder_output` of cross-attention.
+        """Return a cache for `decode` without target tokens; arguments are those of `CacheSpec`.
 
         Raises:
             ValueError: a size above the number of positions, or a ring for positions that end.
@@ -131,38 +126,24 @@ class LanguageModel(DecodingModel):
 
     @classmethod
     def from_config(
-        cls,
-        config: TransformerConfig,
-        *,
-        vocab_size: int,
-        causal: bool = True,
-        rngs: nnx.Rngs,
-        make_layer: MakeLayer | None = None,
+        cls, config: TransformerConfig, *, vocab_size: int, rngs: nnx.Rngs, **options: object
     ) -> Self:
-        """Make a Transformer; `causal` and `make_layer` are those of `Decoder.from_config`."""
+        """Make a Transformer; the options are those of `Decoder.from_config`."""
         return cls(
             Embedding.from_config(vocab_size, config, rngs=rngs),
-            Decoder.from_config(
-                config, causal=causal, cross=False, rngs=rngs, make_layer=make_layer
-            ),
+            Decoder.from_config(config, cross=False, rngs=rngs, **options),
             output=make_output(config, vocab_size, rngs),
         )
 
     def decode(self, tokens: Array, **options: object) -> Output:
         """Map tokens `[..., T]` to features `[..., T, D]` for `logits`.
 
-        Args:
-            tokens: ids.
-            options: fields of `Context`, and `embedding_positions`. To a mask a causal decoder adds
-                the causal mask; a cache is that of `new_cache`.
+        To a mask a causal decoder adds the causal mask; a cache is that of `new_cache`.
         """
         return self._embed_and_apply(self.embedding, self.decoder, tokens, **options)
 
     def __call__(self, tokens: Array, **options: object) -> Output:
-        """Score each next token of `[..., T]`: an output with logits `[..., T, V]`.
-
-        The options are those of `decode`.
-        """
+        """Score each next token of `[..., T]`: an output with logits `[..., T, V]`."""
         return self._with_logits(self.decode(tokens, **options), options)
 
     @property
@@ -210,11 +191,8 @@ class PredictionHead(nnx.Module):
 
     def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs) -> None:
         """Make the head with the activation and the norm of a config."""
-        self.linear = linear(
-            {"embed": config.width},
-            {"hidden": config.width},
-            **config.linear_options(rngs),
-        )
+        sizes = {"embed": config.width}, {"hidden": config.width}
+        self.linear = linear(*sizes, **config.linear_options(rngs))
         self.activation = config.activation
         self.norm = config.make_norm(rngs)
 
@@ -248,12 +226,12 @@ class MaskedLanguageModel(Model):
         vocab_size: int,
         rngs: nnx.Rngs,
         has_head: bool = False,
-        make_layer: MakeLayer | None = None,
+        **options: object,
     ) -> Self:
-        """Make a Transformer, with the `PredictionHead` of BERT if `has_head`."""
+        """Make a Transformer, with a `PredictionHead` if `has_head`; options as of `Encoder`."""
         return cls(
             Embedding.from_config(vocab_size, config, rngs=rngs),
-            Encoder.from_config(config, rngs=rngs, make_layer=make_layer),
+            Encoder.from_config(config, rngs=rngs, **options),
             head=PredictionHead(config, rngs=rngs) if has_head else None,
             output=make_output(config, vocab_size, rngs),
         )
@@ -261,14 +239,7 @@ class MaskedLanguageModel(Model):
     def encode(
         self, tokens: Array, *, token_types: Array | None = None, **options: object
     ) -> Output:
-        """Map tokens `[..., T]` to contextual features `[..., T, D]`.
-
-        Args:
-            tokens: ids.
-            token_types: `[..., T]`, as in `Embedding`.
-            options: fields of `Context`, and `embedding_positions`. Without a mask or lengths
-                padding is attended to.
-        """
+        """Map tokens and `token_types` `[..., T]` to contextual features `[..., T, D]`."""
         embedding = partial(self.embedding, token_types=token_types)
         return self._embed_and_apply(embedding, self.encoder, tokens, **options)
 
@@ -278,23 +249,12 @@ class MaskedLanguageModel(Model):
         return score_vocabulary(self.output, self.embedding, features)
 
     def __call__(self, tokens: Array, **options: object) -> Output:
-        """Score every position of `[..., T]`: an output with logits `[..., T, V]`.
-
-        The options are those of `encode`.
-        """
+        """Score every position of `[..., T]`: an output with logits `[..., T, V]`."""
         return self._with_logits(self.encode(tokens, **options), options)
 
 
-class EncoderDecoderState(NamedTuple):
-    """The state of an encoder-decoder between decoding steps.
-
-    Attributes:
-        encoder_mask: a `Constant` with the mask of the encoder output.
-        cache: of the decoder, which contains keys and values of the encoder output.
-    """
-
-    encoder_mask: Constant
-    cache: DecoderCache
+# The mask of the encoder output, and the cache of the decoder.
+EncoderDecoderState = tuple[Constant, DecoderCache]
 
 
 def source_padding(mask: Mask | ArrayLike | None) -> Mask | None:
@@ -358,11 +318,8 @@ class EncoderDecoder(DecodingModel):
     ) -> Self:
         """Make a Transformer.
 
-        With tie="all" or "embeddings" source and target have one token table; learned positions
-        are separate.
-
-        Raises:
-            ValueError: one table for vocabularies of different size.
+        With tie="all" or "embeddings" source and target have one token table, and must have one
+        vocabulary; learned positions are separate.
         """
         is_shared = config.tie in ("all", "embeddings")
         if is_shared and source_vocab_size != target_vocab_size:
@@ -380,13 +337,7 @@ class EncoderDecoder(DecodingModel):
         )
 
     def encode(self, source: Array, **options: object) -> Output:
-        """Map source tokens `[..., S]` to features `[..., S, D]`, the encoder output.
-
-        Args:
-            source: token ids.
-            options: fields of `Context`, and `embedding_positions`. Without a mask or lengths
-                padding is attended to.
-        """
+        """Map source tokens `[..., S]` to features `[..., S, D]`, the encoder output."""
         embedding = self.source_embedding or self.target_embedding
         if embedding.tokens is None:
             embedding = partial(embedding, table=self.target_embedding.tokens[...])
@@ -395,12 +346,8 @@ class EncoderDecoder(DecodingModel):
     def decode(self, target: Array, encoder_output: Array | None, **options: object) -> Output:
         """Map target tokens `[..., T]` to features `[..., T, D]` for `logits`.
 
-        Args:
-            target: token ids, with the start token in front.
-            encoder_output: `[..., S, D]`; None with a cache, which contains its keys and values.
-            options: other fields of `Context`, and `embedding_positions`. Without an `encoder_mask`
-                padding is attended to; to a `mask` the causal mask is added; a cache is that of
-                `new_cache`.
+        The start token is in front. The encoder output is None with a cache of `new_cache`, which
+        contains its keys and values. To a `mask` the causal mask is added.
         """
         options |= {"encoder_output": encoder_output}
         return self._embed_and_apply(self.target_embedding, self.decoder, target, **options)
@@ -425,10 +372,9 @@ class EncoderDecoder(DecodingModel):
             source_mask: of self-attention in the encoder.
             encoder_mask: of cross-attention; None for the padding of the source, by
                 `source_lengths` or `source_mask`.
-            source_lengths: int `[...]`, number of valid tokens of each source; with None and no
-                mask, padding is attended to.
+            source_lengths: int `[...]`, number of valid tokens of each source.
             target_mask: of self-attention in the decoder; the causal mask is added to it.
-            rng: random key of dropout; None turns dropout off.
+            rng: random key of dropout.
             options: `returning`, `constrain` and `attend`, as in `Context`.
 
         Returns:
@@ -436,8 +382,7 @@ class EncoderDecoder(DecodingModel):
             output of the encoder as `encoder`.
 
         Raises:
-            ValueError: a `source_mask` that does not determine the padding, without an
-                `encoder_mask`; and as both stacks.
+            ValueError: as `source_padding` without an `encoder_mask`, and as both stacks.
         """
         sentence = "a model of two stacks takes source_mask, encoder_mask and target_mask, but no"
         check_names(sentence, options, ("returning", "constrain", "attend"))
@@ -449,14 +394,8 @@ class EncoderDecoder(DecodingModel):
         encoded = self.encode(
             source, mask=source_mask, lengths=source_lengths, rng=encoder_rng, **options
         )
-        output = self.decode(
-            target,
-            encoded.features,
-            encoder_mask=encoder_mask,
-            mask=target_mask,
-            rng=decoder_rng,
-            **options,
-        )
+        masked = {"encoder_mask": encoder_mask, "mask": target_mask}
+        output = self.decode(target, encoded.features, rng=decoder_rng, **masked, **options)
         output = output._replace(losses=add_losses(encoded.losses, output.losses), encoder=encoded)
         return self._with_logits(output, options)
 
@@ -481,25 +420,20 @@ class EncoderDecoder(DecodingModel):
         cache_dtype: DTypeLike | None = None,
     ) -> tuple[EncoderDecoderState, None]:
         """Encode a source; see `attention.decoding.GenerativeModel`."""
-        mask = masks.lengths(lengths)
-        encoded = self.encode(inputs, mask=None, lengths=lengths)
-        given = {"encoder_output": encoded.features, "dtype": cache_dtype}
-        cache = self.new_cache(inputs.shape[:-1], max_tokens, **given)
-        return EncoderDecoderState(Constant(mask), cache), None
+        encoded = self.encode(inputs, lengths=lengths)
+        options = {"encoder_output": encoded.features, "dtype": cache_dtype}
+        cache = self.new_cache(inputs.shape[:-1], max_tokens, **options)
+        return (Constant(masks.lengths(lengths)), cache), None
 
     def step(
         self, state: EncoderDecoderState, tokens: Array, *, returning: Collection[str] = ()
     ) -> tuple[Output, EncoderDecoderState]:
         """Read the next tokens `[B]`; return an output with logits `[B, V]`, and the state."""
-        output = self.decode(
-            tokens[:, None],
-            None,
-            encoder_mask=state.encoder_mask.value,
-            cache=state.cache,
-            returning=returning,
-        )
+        mask, cache = state
+        options = {"encoder_mask": mask.value, "cache": cache, "returning": returning}
+        output = self.decode(tokens[:, None], None, **options)
         logits = self.logits(output.features[:, -1])
-        return output._replace(logits=logits), state._replace(cache=output.cache)
+        return output._replace(logits=logits), (mask, output.cache)
 
 
 class MeanPooling(nnx.Module):
@@ -513,11 +447,9 @@ class MeanPooling(nnx.Module):
         """Map `[..., S, D]` to `[..., D]`; 0 for rows without a token."""
         if lengths is None:
             return features.mean(axis=-2)
-        counts = jnp.broadcast_to(jnp.arange(features.shape[-2]), features.shape[:-1])
-        counts = counts < lengths[..., None]
-        total = jnp.sum(features, axis=-2, where=counts[..., None])
-        number = jnp.maximum(counts.sum(axis=-1, keepdims=True), 1)
-        return total / number.astype(total.dtype)
+        valid = Context(lengths=lengths).valid(features.shape[-2])[..., None]
+        total = jnp.sum(features, axis=-2, where=valid)
+        return total / jnp.maximum(valid.sum(axis=-2), 1).astype(total.dtype)
 
 
 class ClassToken(nnx.Module):
@@ -592,22 +524,15 @@ class Classifier(Model):
         )
 
     def __call__(self, inputs: Array, **options: Any) -> Output:  # noqa: ANN401 - of several types
-        """Score the classes: an output with logits `[..., C]`.
+        """Score the classes of what the embedding takes: an output with logits `[..., C]`.
 
-        Args:
-            inputs: what the embedding takes, such as ids `[..., S]`.
-            options: fields of `Context`, such as `lengths`, `mask`, `rng` and `returning`. For a
-                mask, a vector that the pooling prepends is token 0.
-
-        Raises:
-            ValueError: as the embedding.
+        For a mask, a vector that the pooling prepends is token 0.
         """
         context = self._context(options)
         embedding_rng, layers_rng = split_rng(context.rng, 2)
         vectors = self.embedding(inputs, rng=embedding_rng)
         vectors, lengths = self.pooling.before(vectors, context.lengths)
-        output = apply_layer(
-            self.encoder, vectors, replace(context, lengths=lengths, rng=layers_rng)
-        )
+        context = replace(context, lengths=lengths, rng=layers_rng)
+        output = apply_layer(self.encoder, vectors, context)
         logits = self.output(self.pooling(output.features, lengths))
         return output._replace(logits=context.shard(logits, "classes"))

@@ -8,22 +8,17 @@ import jax
 def check_number(
     name: str, value: float | None, *, above: float | None = None, at_least: float | None = None
 ) -> None:
-    """Raise a ValueError for a number that is not finite, or beyond its bound.
+    """Raise a ValueError for a number that is not finite, or not beyond the bound that is given.
 
-    Args:
-        name: of the argument.
-        value: the number. None is accepted, and a traced value is not checked.
-        above: a bound that it must exceed.
-        at_least: a bound that it must reach.
+    None is accepted, and a traced value is not checked.
     """
     if value is None or isinstance(value, jax.core.Tracer):
         return
-    wanted, is_right = "finite", math.isfinite(value)
-    if above is not None:
-        wanted, is_right = f"above {above} and finite", is_right and value > above
-    if at_least is not None:
-        wanted, is_right = f"at least {at_least}", is_right and value >= at_least
-    if not is_right:
+    if at_least is None:
+        wanted, is_right = f"above {above} and finite", value > above
+    else:
+        wanted, is_right = f"at least {at_least}", value >= at_least
+    if not (is_right and math.isfinite(value)):
         raise ValueError(f"{name} must be {wanted}, got {value}")
 
 
@@ -33,13 +28,16 @@ def check_rate(name: str, value: float) -> None:
         raise ValueError(f"{name} must be in [0, 1), got {value}")
 
 
-def resolve_kv_heads(num_heads: int, num_kv_heads: int | None) -> int:
-    """Return K, which is N unless given.
+def resolve_heads(
+    width: int, num_heads: int, num_kv_heads: int | None, head_width: int | None
+) -> tuple[int, int]:
+    """Return K, which is N unless given, and H, which is D / N unless given.
 
     Raises:
-        ValueError: K does not divide N.
+        ValueError: N or H below 1, K does not divide N, or a D / N that is no whole number.
     """
     check_number("num_heads", num_heads, at_least=1)
+    check_number("head_width", head_width, at_least=1)
     num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
     divisors = [n for n in range(1, num_heads + 1) if num_heads % n == 0]
     if num_kv_heads not in divisors:
@@ -47,19 +45,9 @@ def resolve_kv_heads(num_heads: int, num_kv_heads: int | None) -> int:
             f"num_heads={num_heads} cannot be shared evenly by num_kv_heads={num_kv_heads}: "
             f"use one of {', '.join(map(str, divisors))}"
         )
-    return num_kv_heads
-
-
-def resolve_head_width(width: int, num_heads: int, head_width: int | None) -> int:
-    """Return H, which is D / N unless given.
-
-    Raises:
-        ValueError: H below 1, or a D / N that is no whole number.
-    """
-    check_number("head_width", head_width, at_least=1)
     if head_width is None and width % num_heads:
         raise ValueError(
             f"width={width} is not divisible by num_heads={num_heads}: "
             "change one of them, or set head_width"
         )
-    return width // num_heads if head_width is None else head_width
+    return num_kv_heads, width // num_heads if head_width is None else head_width

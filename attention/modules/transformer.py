@@ -1,6 +1,7 @@
 """Residual connections, blocks, stacks of layers, encoder and decoder."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple, Self, TypeVar
@@ -23,7 +24,6 @@ from attention.modules.context import (
     apply_layer,
     cached_mask,
     check_rng,
-    check_score,
     new_cache,
 )
 from attention.modules.layers import FeedForward, drop, named, split_rng
@@ -157,8 +157,7 @@ class Layers(nnx.Module):
         """Make the layers.
 
         Args:
-            make_layer: from the index of a layer and a source of parameters to a layer, a module
-                that `context.apply_layer` can call.
+            make_layer: `(index, rngs)` to a layer, as in `context.apply_layer`.
             n: number of layers; or a list with what `make_layer` takes in place of each index, such
                 as a config. If the items repeat, they decide which layers repeat, and `make_layer`
                 is called for one period of them only.
@@ -197,9 +196,8 @@ class Layers(nnx.Module):
             ValueError: a cache of another number of layers; errors of a layer, with its index.
         """
         caches = context.cache
-        if caches is not None and (not isinstance(caches, tuple) or len(caches) != self.n):
-            got = len(caches) if isinstance(caches, tuple) else type(caches).__name__
-            raise ValueError(f"{self.n} layers need a tuple of as many caches, got {got}")
+        if caches is not None and len(caches) != self.n:
+            raise ValueError(f"{self.n} layers need a tuple of as many caches, got {len(caches)}")
         rngs = [None] * self.n if context.rng is None else jax.random.split(context.rng, self.n)
         features, results, layers = inputs, [], list(self.blocks)
         if len(layers) < self.n and caches is not None:
@@ -207,10 +205,12 @@ class Layers(nnx.Module):
         elif len(layers) < self.n:
             results, layers = _scan(self, inputs, rngs, context), layers[self.period :]
             features = results[-1].features
-        call = _checkpointed(self, prevent_cse=True) if caches is None else apply_layer
+        remat = self.remat and caches is None
+        call = jax.checkpoint(apply_layer) if remat else apply_layer
         for index, layer in enumerate(layers, start=len(results)):
             part = replace(context, rng=rngs[index], cache=caches and caches[index])
-            results.append(_call(call, index, layer, features, part))
+            with _naming(index):
+                results.append(call(layer, features, part))
             features = results[-1].features
         states = [inputs, *(output.features for output in results)]
         return Output(
@@ -250,14 +250,16 @@ def _scan(stack: Layers, inputs: Array, rngs: Array | list[None], context: Conte
     if has_rng:
         rngs = rngs[: repeats * stack.period]
         rngs = rngs.reshape(repeats, stack.period, *rngs.shape[1:])  # also of raw keys
-    call = _checkpointed(stack, prevent_cse=False)  # in a scan, CSE cannot undo rematerialisation
+    # In a scan, CSE cannot undo rematerialisation.
+    call = jax.checkpoint(apply_layer, prevent_cse=False) if stack.remat else apply_layer
     keeps_features = "hidden_states" in context.returning
 
     def repeat(start: Array, each: tuple[list[Layer], Array | None]) -> tuple[Array, list[Output]]:
         features, outputs = start, []
         for index, layer in enumerate(each[0]):
             part = replace(context, rng=each[1][index] if has_rng else None)
-            output = _call(call, index, layer, features, part)
+            with _naming(index):
+                output = call(layer, features, part)
             features = output.features
             kept = features if keeps_features else None
             outputs.append(output._replace(features=kept, cache=None))
@@ -271,20 +273,11 @@ def _scan(stack: Layers, inputs: Array, rngs: Array | list[None], context: Conte
     return [*results[:-1], results[-1]._replace(features=features)]
 
 
-def _checkpointed(stack: Layers, *, prevent_cse: bool) -> Callable[[Layer, Array, Context], Output]:
-    return jax.checkpoint(apply_layer, prevent_cse=prevent_cse) if stack.remat else apply_layer
-
-
-def _call(
-    call: Callable[[Layer, Array, Context], Output],
-    index: int,
-    layer: Layer,
-    inputs: Array,
-    context: Context,
-) -> Output:
-    """Call a layer and name it in its errors."""
+@contextmanager
+def _naming(index: int) -> Iterator[None]:
+    """Name a layer in its errors."""
     try:
-        return call(layer, inputs, context)
+        yield
     except (TypeError, ValueError) as error:
         if type(error) not in (TypeError, ValueError):
             raise
@@ -295,10 +288,9 @@ def _check_stateless(layers: Layers) -> None:
     """Raise a ValueError for variables that a call would have to update."""
     state = nnx.state(layers.blocks, (nnx.RngState, nnx.BatchStat))
     for (block, *_), variable in nnx.to_flat_state(state):
-        hint = ": use drop(inputs, rate, context.rng) of attention.modules for dropout"
         raise ValueError(
             f"layer {layers.indices()[block].start} contains {type(variable).__name__}, a variable "
-            f"that Layers never updates{hint if isinstance(variable, nnx.RngState) else ''}"
+            "that Layers never updates; for dropout use drop(inputs, rate, context.rng)"
         )
 
 
@@ -308,10 +300,9 @@ def _period(items: Sequence[Any]) -> int:
     return next((p for p in range(1, len(items)) if items[p:] == items[:-p]), len(items))
 
 
-def _structure(layer: Layer) -> tuple[list[jax.ShapeDtypeStruct], Any]:
+def _structure(layer: Layer) -> tuple[Any, list[Any]]:
     """Return what two layers that are stacked have in common."""
-    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), layer)
-    return jax.tree.flatten(shapes)
+    return jax.tree.structure(layer), [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(layer)]
 
 
 def _stack(layers: list[Layer]) -> Layer:
@@ -321,21 +312,15 @@ def _stack(layers: list[Layer]) -> Layer:
 
 def _unstack(stacked: list[Any], repeats: int) -> list[Any]:
     """Return the layers, or their outputs, of as many repeats of a period, in order."""
-    return [
-        jax.tree.map(lambda leaf, at=at: leaf[at], tree)
-        for at in range(repeats)
-        for tree in stacked
-    ]
+    one = lambda tree, at: jax.tree.map(lambda leaf: leaf[at], tree)  # noqa: E731
+    return [one(tree, at) for at in range(repeats) for tree in stacked]
 
 
 def unstack_layers(model: Model) -> Model:
-    """Return the model with separate parameters for each layer.
+    """Return a model with separate parameters for each layer; the given one is not changed.
 
     In a decoding loop, a slice of stacked parameters would be copied for every token. The time to
     compile then grows with the number of layers, so train with the model as it was made.
-
-    Args:
-        model: contains `Layers`; it is not changed.
     """
     model = nnx.merge(*nnx.split(model))
 
@@ -359,14 +344,8 @@ def self_attention(config: TransformerConfig, rngs: nnx.Rngs) -> SelfAttention:
 
 def dense(config: TransformerConfig, rngs: nnx.Rngs) -> FeedForward:
     """Make the feed-forward layer of a config."""
-    return FeedForward(
-        config.width,
-        config.hidden,
-        activation=config.activation,
-        gated=config.gated,
-        use_bias=config.use_bias,
-        **config.linear_options(rngs),
-    )
+    choices = {"activation": config.activation, "gated": config.gated, "use_bias": config.use_bias}
+    return FeedForward(config.width, config.hidden, **choices, **config.linear_options(rngs))
 
 
 MIXERS["attention"] = self_attention
@@ -399,30 +378,26 @@ def transformer_block(config: TransformerConfig, rngs: nnx.Rngs, *, cross: bool 
     return Block(**sublayers, feed_forward=residual(make_feed_forward(config, rngs)))
 
 
+@dataclass(eq=False, repr=False)
 class Encoder(nnx.Module):
-    """A stack of layers, a norm after it, and a score function that its layers share."""
+    """A stack of layers, a norm after it, and a score function that its layers share.
+
+    Attributes:
+        layers: such as `Layers`.
+        norm: of the output; pre-norm blocks need one.
+        score: returns a score function of all self-attention, for instance `RelativeScores`.
+        cross: whether layers attend to an encoder output.
+    """
+
+    layers: Layer
+    _: KW_ONLY
+    norm: Callable[[Array], Array] | None = None
+    score: Callable[[], Score] | None = None
+    cross: bool = False
 
     deterministic = True  # `train` of nnx sets it to False
+    causal = False
     number_of_layers = "encoder_layers"
-
-    def __init__(
-        self,
-        layers: Layer,
-        *,
-        norm: Callable[[Array], Array] | None = None,
-        score: Callable[[], Score] | None = None,
-        cross: bool = False,
-    ) -> None:
-        """Assemble an encoder.
-
-        Args:
-            layers: such as `Layers`.
-            norm: of the output; pre-norm blocks need one.
-            score: returns a score function of all self-attention, for instance `RelativeScores`.
-            cross: whether layers attend to an encoder output.
-        """
-        check_score(score)
-        self.layers, self.norm, self.score, self.cross = layers, norm, score, cross
 
     @classmethod
     def from_config(
@@ -433,13 +408,10 @@ class Encoder(nnx.Module):
         make_layer: MakeLayer | None = None,
         **kinds: bool,
     ) -> Self:
-        """Make a stack of blocks, `config.encoder_layers` or `config.decoder_layers` of them.
+        """Make a stack of `encoder_layers` or `decoder_layers` blocks.
 
-        Args:
-            config: of the blocks.
-            rngs: source of the initial parameters.
-            make_layer: `(index, rngs)` to a layer, in place of `transformer_block`.
-            kinds: `causal` and `cross` of `__init__`.
+        `make_layer(index, rngs)` makes each in place of `transformer_block`; `kinds` are `cross`,
+        and `causal` of a decoder.
 
         Raises:
             ValueError: `cross` without cross-attention in any layer.
@@ -449,30 +421,25 @@ class Encoder(nnx.Module):
         if make_layer is None:
             make_layer = partial(transformer_block, cross=cross)
             if cross and n and not any(each.cross_attention for each in items):
-                raise ValueError(
-                    "cross_attention=False in every layer ignores the encoder output: make the "
-                    "decoder with cross=False"
-                )
+                raise ValueError("cross_attention=False in every layer needs cross=False")
         layers = Layers(make_layer, items, rngs=rngs, scan=config.scan, remat=config.remat)
         # The features of post-norm blocks are normalised already.
         norm = None if config.norm_placement == "post" else config.make_norm(rngs)
         score = POSITIONS[config.positions].score
-        score = score and score(config, kinds.get("causal", False), rngs)
+        score = score and score(config, kinds.get("causal", cls.causal), rngs)
         return cls(layers, norm=norm, score=score, **kinds)
 
     def __call__(self, inputs: Array, *, context: Context = DEFAULT_CONTEXT) -> Output:
         """Map `[..., T, D]` to `[..., T, D]`.
 
         Raises:
-            ValueError: an encoder output without `cross`, lengths outside [0, T], no `rng` in
-                training mode, and as `Layers`.
-            TypeError: lengths that are not integers.
+            ValueError: an encoder output without `cross`, no `rng` in training mode, and as
+                `check_lengths` and `Layers`.
         """
         check_rng(self, context.rng)
         if not self.cross and not (context.encoder_output is context.encoder_mask is None):
-            raise ValueError(
-                f"{type(self).__name__} with cross=False takes no encoder output and no mask of it"
-            )
+            kind = type(self).__name__
+            raise ValueError(f"{kind} with cross=False takes no encoder output and no mask of it")
         if context.lengths is not None:
             check_lengths(context.lengths, inputs.shape[-2])
         inputs = context.shard(inputs, "sequence", "embed")
@@ -483,17 +450,13 @@ class Encoder(nnx.Module):
 
 
 class DecoderCache(NamedTuple):
-    """The state of a decoder between steps.
-
-    Attributes:
-        layers: cache of each layer.
-        lengths: int32 `[...]`, number of tokens that each row has read.
-    """
+    """The cache of each layer, and the number of tokens that each row has read, int32 `[...]`."""
 
     layers: Any
     lengths: Array
 
 
+@dataclass(eq=False, repr=False)
 class Decoder(Encoder):
     """A stack whose self-attention is causal, whatever other mask is given.
 
@@ -501,24 +464,17 @@ class Decoder(Encoder):
     before it and with it.
     """
 
-    number_of_layers = "decoder_layers"
+    _: KW_ONLY
+    causal: bool = True
 
-    def __init__(self, layers: Layer, *, causal: bool = True, **options: object) -> None:
-        """Assemble a decoder; `options` are `norm`, `score` and `cross` of `Encoder`."""
-        super().__init__(layers, **options)
-        self.causal = causal
+    number_of_layers = "decoder_layers"
 
     @classmethod
     def from_config(
-        cls,
-        config: TransformerConfig,
-        *,
-        causal: bool = True,
-        cross: bool = True,
-        **options: object,
+        cls, config: TransformerConfig, *, cross: bool = True, **options: object
     ) -> Self:
         """Make a decoder, with cross-attention if `cross`; see `Encoder.from_config`."""
-        return super().from_config(config, causal=causal, cross=cross, **options)
+        return super().from_config(config, cross=cross, **options)
 
     def __call__(self, inputs: Array, *, context: Context = DEFAULT_CONTEXT) -> Output:
         """Map `[..., T, D]` to `[..., T, D]`; `context.cache` is a `DecoderCache`.
@@ -526,20 +482,20 @@ class Decoder(Encoder):
         Raises:
             ValueError: positions beside a cache, a cache of another model, and as `Encoder`.
         """
-        cache, num_tokens = context.cache, inputs.shape[-2]
+        cache, mask = context.cache, context.mask
         if cache is not None:
-            context = replace(context, mask=cached_mask(context.mask))
+            mask = cached_mask(mask)
         if self.causal:
-            context = replace(context, mask=and_mask(masks.causal(), context.mask))
-        elif cache is not None and context.mask is None:
-            # Self-attention with a cache and without a mask would be causal.
-            context = replace(context, mask=masks.full())
+            mask = and_mask(masks.causal(), mask)
+        elif cache is not None and mask is None:
+            mask = masks.full()  # self-attention with a cache and without a mask would be causal
+        context = replace(context, mask=mask)
         if cache is None:
             return super().__call__(inputs, context=context)
         positions = next_positions(inputs.shape[:-1], context.positions, cache)
         context = replace(context, positions=positions, cache=cache.layers)
         output = super().__call__(inputs, context=context)
-        more = num_tokens if context.lengths is None else context.lengths
+        more = inputs.shape[-2] if context.lengths is None else context.lengths
         lengths = cache.lengths + jnp.asarray(more, jnp.int32)
         return output._replace(cache=DecoderCache(output.cache, lengths))
 
@@ -563,9 +519,7 @@ def next_positions(
         raise ValueError(f"a decoder needs a cache made by new_cache of this model, got a {kind}")
     if positions is not None:
         raise ValueError("a cache counts the positions of its tokens: give no positions")
-    *batch, num_tokens = shape
-    if cache.lengths.shape != tuple(batch):
-        raise ValueError(
-            f"this cache is for a batch of shape {cache.lengths.shape}, got {tuple(batch)}"
-        )
-    return jnp.add.outer(cache.lengths, jnp.arange(num_tokens, dtype=jnp.int32))
+    batch, made_for = shape[:-1], cache.lengths.shape
+    if batch != made_for:
+        raise ValueError(f"this cache is for a batch of shape {made_for}, got {batch}")
+    return jnp.add.outer(cache.lengths, jnp.arange(shape[-1], dtype=jnp.int32))

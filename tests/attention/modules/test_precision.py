@@ -88,7 +88,7 @@ def test_caches_have_the_dtype_of_the_computation_or_their_own(make, dtype, cach
         given = {"max_tokens": 2, "cache_dtype": cache_dtype}
         state, _ = model.prefill(SOURCE, LENGTHS, **given)
         output, state = model.step(state, TARGET[:, 0])
-        return output.logits, (state if make is language_model else state.cache).layers[0]
+        return output.logits, (state if make is language_model else state[1]).layers[0]
 
     model = make(dtype=dtype, decoder_layers=1, encoder_layers=1)
     logits, caches = jax.eval_shape(run, model)

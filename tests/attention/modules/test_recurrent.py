@@ -288,7 +288,7 @@ class TestDecodingProtocol:
     def test_keys_are_computed_once(self, monkeypatch):
         model = small("additive")
         state = prefill(model)
-        (key, value), _ = state.cache.encoder_output.value
+        (key, value), _ = state[1].encoder_output.value
         assert_close(key, model.decoder.attention.key(value))
         monkeypatch.delattr(AdditiveAttention, "precompute")
         jax.eval_shape(model.step, state, TARGET[:, 0])
@@ -297,9 +297,9 @@ class TestDecodingProtocol:
     def test_cache_dtype_is_that_of_the_encoder_output(self, kind):
         model = small(kind)
         logits, _, state = decode_steps(model, TARGET, cache_dtype="bfloat16")
-        precomputed, _ = state.cache.encoder_output.value
+        precomputed, _ = state[1].encoder_output.value
         chex.assert_type(jax.tree.leaves(precomputed), jnp.bfloat16)
-        chex.assert_type([*jax.tree.leaves(state.cache.carry), logits], jnp.float32)
+        chex.assert_type([*jax.tree.leaves(state[1].carry), logits], jnp.float32)
         whole = translate(model, SOURCE, TARGET, LENGTHS).swapaxes(0, 1)
         assert 1e-5 < np.abs(logits - whole).max() < 0.1
 
