@@ -99,8 +99,8 @@ class TransformerConfig(BlockConfig):
         width: D.
         relative: buckets of relative positions, a `Relative` or its fields.
         max_length: number of positions, if they are added to embeddings (learned, sinusoidal). With
-            other positions a model reads any number of tokens; `generate` caches the last
-            `max_length`.
+            other positions a model reads any number of tokens; a language model that generates
+            caches the last `max_length`.
         encoder_layers: number of encoder blocks.
         decoder_layers: number of decoder blocks.
         tie: which token tables are one: "none"; "output" (target embedding and output); "all"

@@ -1,9 +1,9 @@
 """Arguments and results that every layer of every stack has in common."""
 
-import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -69,7 +69,7 @@ class Context:
         for name in ("mask", "positions", "lengths", "encoder_mask", "encoder_positions"):
             value = getattr(self, name)
             is_array = hasattr(value, "__array__") and not isinstance(value, Array)
-            if is_array or isinstance(value, list | tuple):
+            if is_array or isinstance(value, list):
                 object.__setattr__(self, name, jnp.asarray(value))
         if isinstance(self.returning, str):
             raise ValueError(f"returning needs a collection of names, got {self.returning!r}")
@@ -152,9 +152,7 @@ def apply_layer(layer: Layer, inputs: Array, context: Context) -> Output:
     Raises:
         TypeError: another result; a module without the argument that contains one with a cache.
     """
-    # `nnx.Sequential` passes its keywords to the first of its layers alone.
-    call = type(layer).__call__ if isinstance(layer, nnx.Module) else layer
-    if not isinstance(layer, nnx.Sequential) and _takes_context(call):
+    if _takes_context(layer):
         if context.nothing is None:
             context = replace(context, nothing=jnp.zeros(0, bool))
         result = layer(inputs, context=context)
@@ -171,9 +169,11 @@ def apply_layer(layer: Layer, inputs: Array, context: Context) -> Output:
     return result if isinstance(result, Output) else Output(result)
 
 
-@functools.lru_cache(maxsize=1024)
-def _takes_context(call: Callable[..., Any]) -> bool:
-    parameters = inspect.signature(call).parameters.values()
+def _takes_context(layer: Layer) -> bool:
+    # `nnx.Sequential` passes its keywords to the first of its layers alone.
+    if isinstance(layer, nnx.Sequential):
+        return False
+    parameters = inspect.signature(layer).parameters.values()
     return any(each.name == "context" or each.kind is each.VAR_KEYWORD for each in parameters)
 
 
@@ -217,7 +217,7 @@ def check_rng(model: nnx.Module, rng: Array | None) -> None:
         return
     for _, part in nnx.iter_modules(model):
         rate = getattr(part, "dropout", None)
-        if isinstance(rate, float) and rate > 0:
+        if isinstance(rate, Real) and rate > 0:
             raise ValueError(
                 f"the model is in training mode, and its {type(part).__name__} has dropout={rate}: "
                 "pass rng=jax.random.key(...) to this call, or call model.eval() before"
@@ -288,5 +288,6 @@ def name_axis(module: Module, name: str) -> Module:
     """
     for _, parameter in nnx.to_flat_state(nnx.state(module, nnx.Param)):
         own = parameter.get_metadata().get("axes", (None,) * (parameter.ndim - 1))
-        parameter.set_metadata(axes=(name, *own))
+        num_named = parameter.get_metadata().get("num_named", 0) + 1  # not inputs of a kernel
+        parameter.set_metadata(axes=(name, *own), num_named=num_named)
     return module

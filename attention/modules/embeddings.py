@@ -121,7 +121,7 @@ class Embedding(nnx.Module):
             rng: random key of dropout; None turns dropout off.
 
         Raises:
-            ValueError: more tokens than `max_length`.
+            ValueError: more tokens than positions.
         """
         self.check_length(tokens.shape[-1])
         vectors = rows(self.tokens[...] if table is None else table, tokens) * self.scale
@@ -219,7 +219,7 @@ class PatchEmbedding(nnx.Module):
         """Make the embedding of a Transformer; the sizes are `image_shape` and `patch_size`.
 
         Raises:
-            ValueError: patches that do not fill the image, or more of them than `max_length`.
+            ValueError: patches that do not fill the image, or more of them than positions.
         """
         embed = POSITIONS[config.positions].embed
         made = cls(
@@ -231,7 +231,7 @@ class PatchEmbedding(nnx.Module):
             **config.linear_options(rngs),
         )
         number, longest = made.num_patches, config.max_length
-        if number > longest:
+        if embed and number > longest:
             raise ValueError(f"an image of {number} patches is longer than max_length={longest}")
         return made
 

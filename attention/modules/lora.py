@@ -124,7 +124,8 @@ def lora_factors(
             axes = f"axes of {path}, {array.shape}"
             raise ValueError(f"cannot split the {axes}, into inputs and outputs: no num_inputs")
         if count:
-            begin = array.ndim - len(metadata.get("axes", array.shape))
+            num_axes = len(metadata.get("axes", array.shape)) - metadata.get("num_named", 0)
+            begin = array.ndim - num_axes
             stacked, own = array.shape[:begin], array.shape[begin:]
             kernels[path] = stacked, math.prod(own[:count]), math.prod(own[count:])
 

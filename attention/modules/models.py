@@ -257,26 +257,28 @@ class MaskedLanguageModel(Model):
 EncoderDecoderState = tuple[Constant, DecoderCache]
 
 
-def source_padding(mask: Mask | ArrayLike | None) -> Mask | None:
+def source_padding(mask: Mask | ArrayLike | None, lengths: ArrayLike | None) -> Mask | None:
     """Return the mask of cross-attention to a source whose self-attention has this mask.
 
-    It contains `masks.lengths` and bool arrays `[B, 1, 1, S]`, of which the same keys are padding
-    for all queries. Windows and blocks contain no padding.
+    It contains `masks.lengths` and bool arrays `[B, 1, 1, S]`, which hide the same keys from all
+    queries. Windows and blocks hide no padding.
 
     Raises:
-        ValueError: another mask, which may allow a key for some queries alone.
+        ValueError: another mask, which may allow a key for some queries alone, without lengths.
     """
     if mask is None:
         return None
     mask = masks.as_mask(mask)
     if isinstance(mask, masks.And):
-        left, right = source_padding(mask.left), source_padding(mask.right)
+        left, right = (source_padding(each, lengths) for each in (mask.left, mask.right))
         return right if left is None else and_mask(left, right)
     if isinstance(mask, masks.Window | masks.Block | masks.QueryLengths):
         return None
     is_row = isinstance(mask, masks.FromArray) and mask.array.shape[-2] == 1
     if isinstance(mask, masks.Lengths) or is_row:
         return mask
+    if lengths is not None:
+        return None
     raise ValueError(
         "source_mask does not determine the padding of the source: give an encoder_mask too "
         "(masks.full() for no padding), or source_lengths"
@@ -370,8 +372,8 @@ class EncoderDecoder(DecodingModel):
             source: ids `[..., S]`.
             target: ids `[..., T]`, with the start token in front.
             source_mask: of self-attention in the encoder.
-            encoder_mask: of cross-attention; None for the padding of the source, by
-                `source_lengths` or `source_mask`.
+            encoder_mask: of cross-attention; None for that of `source_mask`; the
+                padding by `source_lengths` is hidden too.
             source_lengths: int `[...]`, number of valid tokens of each source.
             target_mask: of self-attention in the decoder; the causal mask is added to it.
             rng: random key of dropout.
@@ -386,10 +388,10 @@ class EncoderDecoder(DecodingModel):
         """
         sentence = "a model of two stacks takes source_mask, encoder_mask and target_mask, but no"
         check_names(sentence, options, ("returning", "constrain", "attend"))
+        if encoder_mask is None:
+            encoder_mask = source_padding(source_mask, source_lengths)
         if source_lengths is not None:
             encoder_mask = and_mask(masks.lengths(source_lengths), encoder_mask)
-        elif encoder_mask is None:
-            encoder_mask = source_padding(source_mask)
         encoder_rng, decoder_rng = split_rng(rng, 2)
         encoded = self.encode(
             source, mask=source_mask, lengths=source_lengths, rng=encoder_rng, **options

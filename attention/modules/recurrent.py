@@ -389,7 +389,7 @@ class RecurrentConfig:
         cell: name in `CELLS`: "gru" (Cho et al. 2014) or "lstm" (Hochreiter and Schmidhuber 1997).
         attention: name in `ATTENTIONS`: "additive" (Bahdanau et al. 2015), "multiplicative" (Luong
             et al. 2015, "general" scores and input feeding) or "none" (Cho et al. 2014).
-        max_length: of a sequence.
+        max_length: of a sequence in the data; the model reads any number of tokens.
         dropout: rate on the embeddings.
         dtype: of the computation; that of the parameters if None.
         param_dtype: of the parameters.

@@ -200,7 +200,7 @@ MISTAKES = [
     ({"rotary": {"scaling": "liner"}}, "rotary.scaling must be one of .* mean 'linear'[?]$"),
     (
         {"positions": "learned", "per_layer": [{"positions": "none"}]},
-        "^per_layer: learned positions are those of all",
+        "^per_layer: .* got 'none' beside 'learned'",
     ),
     ({"per_layer": {"window": 3}}, "per_layer must be a list of dicts, .* got a dict$"),
     ({"tie": "none", "logit_softcap": 30.0}, "logit_scale and .* got tie='none'$"),

@@ -1,5 +1,6 @@
 """`Residual`, `Block`, `Layers` and `unstack_layers`, by hand and with layers of any kind."""
 
+import dataclasses
 import functools
 
 import chex
@@ -50,6 +51,14 @@ class Affine(nnx.Module):
         return jnp.zeros(spec.batch, jnp.int32)
 
 
+@dataclasses.dataclass
+class Unhashable:
+    added: int = 1
+
+    def __call__(self, inputs):
+        return inputs + self.added
+
+
 def affine_layers(kinds, **options):
     """Layers that map x to (i + 2)·x + i, of these kinds."""
     make = lambda index, rngs: Affine(index + 2, index, kinds[index])  # noqa: E731
@@ -84,8 +93,9 @@ def test_results_of_a_block_have_the_names_of_its_sublayers():
         (lambda x: x + 1, 2),
         (nnx.Sequential(lambda x: x + 1), 2),
         (Residual(None, lambda x: x + 1), 3),
+        (Unhashable(), 2),
     ],
-    ids=["by name", "among any keywords", "function", "module", "residual without a norm"],
+    ids=["by name", "any keywords", "function", "module", "residual without a norm", "dataclass"],
 )
 def test_layers_with_and_without_a_context(layer, expected):
     context = Context(positions=np.array([3]))

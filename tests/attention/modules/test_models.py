@@ -117,16 +117,25 @@ def test_padding_of_a_source():
     rows = VALID[:, None, None, :]
     own = masks.window(2, 2) & masks.lengths(LENGTHS, query_lengths=LENGTHS) & masks.block(2)
     for mask in (lengths, own, rows, masks.causal() & rows):
-        found = np.squeeze(masks.to_array(source_padding(mask), 3, T))
+        found = np.squeeze(masks.to_array(source_padding(mask, None), 3, T))
         np.testing.assert_array_equal(found, np.broadcast_to(VALID[:, None], (B, 3, T)))
     for mask in (None, masks.causal(), masks.window(1, 1) & masks.full()):
-        assert source_padding(mask) is None
+        assert source_padding(mask, None) is None
     model, inputs = made("translation")
     run = lambda **given: jax.eval_shape(lambda: model(*inputs, **given))  # noqa: E731
     for mask in (masks.segments([1, 1, 2, 2]), ~lengths, lengths | masks.causal(), np.tri(T) > 0):
         with pytest.raises(ValueError, match="source_mask does not determine the padding"):
             run(source_mask=mask)
         run(source_mask=mask, encoder_mask=masks.full())
+        run(source_mask=mask, source_lengths=LENGTHS)
+
+
+def test_mask_and_lengths_of_a_source_both_hide_padding():
+    model, inputs = made("translation")
+    hidden = np.arange(T)[None, None, None] != 1
+    both = {"source_mask": hidden, "source_lengths": LENGTHS}
+    expected = call(model, *inputs, **both, encoder_mask=hidden).logits
+    assert_close(call(model, *inputs, **both).logits, expected)
 
 
 def score(model, given, **fields):

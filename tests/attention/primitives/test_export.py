@@ -17,9 +17,16 @@ from tests.attention.primitives.inputs import draw, in_tiles
         ("b, t", 5, masks.causal()),
         ("b, t", 5, masks.window(2) & masks.lengths(4)),
         ("b, 5", 5, masks.causal()),
+        ("3, b, 5", 5, masks.causal()),
         ("b, 600", 600, masks.causal()),
     ],
-    ids=["batch and length", "window and lengths", "batch", "batch of long sequences"],
+    ids=[
+        "batch and length",
+        "window and lengths",
+        "batch",
+        "second batch axis",
+        "batch of long sequences",
+    ],
 )
 def test_symbolic_sizes(axes, length, mask):
     def function(query, key, value):
@@ -28,7 +35,7 @@ def test_symbolic_sizes(axes, length, mask):
     shape = *export.symbolic_shape(axes), 2, 3
     symbolic = jax.ShapeDtypeStruct(shape, jnp.float32)
     exported = export.export(jax.jit(function))(*[symbolic] * 3)
-    inputs = draw(*[(2, length, 2, 3)] * 3)
+    inputs = draw(*[(*[3] * (len(shape) - 4), 2, length, 2, 3)] * 3)
     expected = attend(*inputs, mask=mask, implementation="reference")
     np.testing.assert_allclose(exported.call(*inputs), expected, rtol=1e-5, atol=1e-6)
 
