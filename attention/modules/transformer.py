@@ -312,8 +312,11 @@ def _stack(layers: list[Layer]) -> Layer:
 
 def _unstack(stacked: list[Any], repeats: int) -> list[Any]:
     """Return the layers, or their outputs, of as many repeats of a period, in order."""
-    one = lambda tree, at: jax.tree.map(lambda leaf: leaf[at], tree)  # noqa: E731
-    return [one(tree, at) for at in range(repeats) for tree in stacked]
+    return [
+        jax.tree.map(lambda leaf, at=at: leaf[at], tree)
+        for at in range(repeats)
+        for tree in stacked
+    ]
 
 
 def unstack_layers(model: Model) -> Model:
@@ -396,7 +399,7 @@ class Encoder(nnx.Module):
     cross: bool = False
 
     deterministic = True  # `train` of nnx sets it to False
-    causal = False
+    causal = False  # a field of `Decoder`
     number_of_layers = "encoder_layers"
 
     @classmethod
