@@ -19,15 +19,12 @@ from attention.modules.config import TransformerConfig as TransformerConfig
 from attention.modules.context import CacheSpec as CacheSpec
 from attention.modules.context import Context as Context
 from attention.modules.context import Output as Output
-from attention.modules.context import add_losses as add_losses
-from attention.modules.context import and_mask as and_mask
 from attention.modules.context import apply_layer as apply_layer
 from attention.modules.context import map_axes as map_axes
 from attention.modules.context import name_axis as name_axis
 from attention.modules.context import new_cache as new_cache
 from attention.modules.embeddings import Embedding as Embedding
 from attention.modules.embeddings import PatchEmbedding as PatchEmbedding
-from attention.modules.embeddings import SkipGram as SkipGram
 from attention.modules.embeddings import make_output as make_output
 from attention.modules.layers import ACTIVATIONS as ACTIVATIONS
 from attention.modules.layers import INITIALIZERS as INITIALIZERS
@@ -64,10 +61,8 @@ from attention.modules.recurrent import RecurrentEncoderDecoder as RecurrentEnco
 from attention.modules.recurrent import RecurrentLayer as RecurrentLayer
 from attention.modules.transformer import Block as Block
 from attention.modules.transformer import Decoder as Decoder
-from attention.modules.transformer import DecoderCache as DecoderCache
 from attention.modules.transformer import Encoder as Encoder
 from attention.modules.transformer import Layers as Layers
-from attention.modules.transformer import MakeLayer as MakeLayer
 from attention.modules.transformer import Residual as Residual
 from attention.modules.transformer import transformer_block as transformer_block
 from attention.modules.transformer import unstack_layers as unstack_layers

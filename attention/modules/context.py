@@ -89,9 +89,7 @@ class Context:
     def check_source(self) -> None:
         """Raise a ValueError for an encoder output beside a cache, which contains one already."""
         if self.cache is not None and self.encoder_output is not None:
-            raise ValueError(
-                "a cache contains keys and values of its own encoder output: give none beside it"
-            )
+            raise ValueError("a cache contains its own encoder output: give none beside it")
 
 
 DEFAULT_CONTEXT = Context()

@@ -270,24 +270,6 @@ def add_positions(
     return vectors + jnp.broadcast_to(added, vectors.shape)
 
 
-class SkipGram(nnx.Module):
-    """Score pairs of words as neighbours (Mikolov et al. 2013, "Distributed representations").
-
-    Each word has one vector as a center and one as a neighbour. The vectors of centers are the word
-    vectors.
-    """
-
-    def __init__(self, vocab_size: int, width: int, *, rngs: nnx.Rngs) -> None:
-        """Make both tables, `[V, D]`."""
-        self.centers = table((vocab_size, width), ("vocab", "embed"), rngs=rngs)
-        self.neighbours = table((vocab_size, width), ("vocab", "embed"), rngs=rngs)
-
-    def __call__(self, center: Array, others: Array) -> Array:
-        """Return the logits `[..., M]` of equation 4, of ids `[...]` and `[..., M]`."""
-        center, others = rows(self.centers[...], center), rows(self.neighbours[...], others)
-        return jnp.einsum("...D,...MD->...M", center, others)
-
-
 def make_output(
     config: TransformerConfig, vocab_size: int, rngs: nnx.Rngs
 ) -> nnx.LinearGeneral | None:

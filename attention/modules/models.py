@@ -100,12 +100,9 @@ class DecodingModel(Model):
         """Return a cache for `decode` without target tokens; arguments are those of `CacheSpec`.
 
         Raises:
-            ValueError: a size above the number of positions, or a ring for positions that end.
+            ValueError: a size above the number of positions.
         """
         self.target_embedding.check_length(size, "a cache of {} tokens")
-        longest = self.target_embedding.num_positions
-        if options.get("ring") and longest is not None:
-            raise ValueError(f"the positions end at max_length={longest}, and a ring continues")
         return self.decoder.new_cache(CacheSpec(batch=tuple(batch), size=size, **options))
 
 

@@ -46,8 +46,5 @@ def resolve_heads(
             f"use one of {', '.join(map(str, divisors))}"
         )
     if head_width is None and width % num_heads:
-        raise ValueError(
-            f"width={width} is not divisible by num_heads={num_heads}: "
-            "change one of them, or set head_width"
-        )
+        raise ValueError(f"width={width} is not divisible by num_heads={num_heads}: set head_width")
     return num_kv_heads, width // num_heads if head_width is None else head_width

@@ -144,10 +144,7 @@ def valid_tokens(
         return jnp.ones((*batch, num_tokens), bool)
     leaves = masks.leaves_of(mask) if isinstance(mask, Mask) else (mask,)
     if not all(isinstance(leaf, Lengths) for leaf in leaves):
-        raise ValueError(
-            "this mask depends on the position of the query; here it can only hide padding, the "
-            "same for all queries, as masks.lengths does"
-        )
+        raise ValueError("a mask of a recurrent layer can only hide padding, as masks.lengths does")
     return jnp.broadcast_to(masks.to_array(mask, 1, num_tokens)[..., 0, :], (*batch, num_tokens))
 
 

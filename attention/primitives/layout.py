@@ -101,8 +101,7 @@ def layout_of(arguments: Arguments, platform: str) -> Layout:
     examples = []
     for size in reversed(arguments.batch):
         examples.append(cut(size, max(1, at_once), shards))
-        is_small = isinstance(size, int) and examples[-1].steps == 1
-        at_once = at_once // size if is_small else 1
+        at_once = at_once // size if isinstance(size, int) and examples[-1].steps == 1 else 1
     return Layout(
         sizes=sizes,
         shape=shape,

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax import Array
 
-from attention.modules.embeddings import SkipGram
+from attention.modules.layers import rows, table
 from experiments.analysis.senses import (
     SenseVectors,
     check_senses,
@@ -25,6 +26,24 @@ from experiments.training.step import TrainState
 SHOWN = ("bank", "girl", "happy", "Africa", "sees")  # a sample lists the nearest words of these
 NEAREST = 5  # words that are listed
 EVALUATED = 4  # batches of a split that are measured
+
+
+class SkipGram(nnx.Module):
+    """Score pairs of words as neighbours (Mikolov et al. 2013, "Distributed representations").
+
+    Each word has one vector as a center and one as a neighbour. The vectors of centers are the word
+    vectors.
+    """
+
+    def __init__(self, vocab_size: int, width: int, *, rngs: nnx.Rngs) -> None:
+        """Make both tables, `[V, D]`."""
+        self.centers = table((vocab_size, width), ("vocab", "embed"), rngs=rngs)
+        self.neighbours = table((vocab_size, width), ("vocab", "embed"), rngs=rngs)
+
+    def __call__(self, center: Array, others: Array) -> Array:
+        """Return the logits `[..., M]` of equation 4, of ids `[...]` and `[..., M]`."""
+        center, others = rows(self.centers[...], center), rows(self.neighbours[...], others)
+        return jnp.einsum("...D,...MD->...M", center, others)
 
 
 class WordVectors(Task[SkipGramBatch]):

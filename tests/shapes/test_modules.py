@@ -43,7 +43,6 @@ from attention.modules import (
     Residual,
     Rotary,
     SelfAttention,
-    SkipGram,
     TransformerConfig,
     apply_lora,
     drop,
@@ -352,13 +351,6 @@ EMBEDDINGS = {
         returns={"table": "[N, 14]"},
     ),
     "AlibiScores": module(lambda rngs: AlibiScores(N), parameters={}, returns={"slopes": "[N]"}),
-    "SkipGram": module(
-        lambda rngs: SkipGram(V, D, rngs=rngs),
-        parameters={"centers": "[V, D]", "neighbours": "[V, D]"},
-        center="int32 [...]",
-        others="int32 [..., R]",
-        returns="[..., R]",
-    ),
 }
 
 MODELS = {

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from attention.modules import Embedding, SkipGram, TransformerConfig
+from attention.modules import Embedding, TransformerConfig
 from attention.primitives.positions import sinusoidal
 from tests.attention.modules.inputs import assert_close, call, double, filled
 from tests.attention.primitives.inputs import draw, jitted
@@ -84,14 +84,3 @@ def test_embeddings_and_tied_logits_start_with_unit_variance(width):
     assert abs(np.corrcoef(tables[0][:499].ravel(), tables[1].ravel())[0, 1]) < 0.05
     (features,) = draw((499, width))
     np.testing.assert_allclose(np.var(unembed(module, features)), 1, rtol=0.1)
-
-
-def test_skip_gram_scores_are_products_of_a_center_and_a_neighbour():
-    """An id out of range scores NaN."""
-    model = filled(lambda: SkipGram(7, 3, rngs=nnx.Rngs(0)))
-    centers, neighbours = double(model.centers), double(model.neighbours)
-    center, others = np.array([2, 6]), np.array([[1, 2, 0, 5], [6, 6, 3, 4]])
-    expected = np.einsum("bd,bmd->bm", centers[center], neighbours[others])
-    np.testing.assert_allclose(call(model, center, others), expected, rtol=1e-5)
-    scores = call(model, np.array([0, 7]), np.array([[1, -1], [1, 2]]))
-    assert np.isnan(scores).tolist() == [[False, True], [True, True]]

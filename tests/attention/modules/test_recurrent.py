@@ -377,7 +377,7 @@ def test_invalid_values_of_a_config(changes, words):
     ids=["causal", "segments", "query lengths", "no mask"],
 )
 def test_source_masks_that_depend_on_the_query(mask):
-    with pytest.raises(ValueError, match="this mask depends on the position of the query"):
+    with pytest.raises(ValueError, match="a mask of a recurrent layer can only hide padding"):
         small("none").encode(SOURCE, mask=mask)
 
 

@@ -6,9 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from attention.modules.embeddings import SkipGram
 from experiments.config.mesh import MeshPart
 from experiments.data.skip_grams import SkipGramBatch
+from experiments.tasks.word_vectors import SkipGram
 from experiments.training.loss import negative_sampling_losses, per_token
 from experiments.training.sharding import accumulated, make_mesh
 
@@ -77,3 +77,13 @@ def test_parts_that_do_not_divide_a_batch_learn_the_same():
     )
     assert parts[1].tokens == 7
     chex.assert_trees_all_close(parts, whole, rtol=1e-5)
+
+
+def test_scores_are_products_of_a_center_and_a_neighbour():
+    """An id out of range scores NaN."""
+    model = SkipGram(7, 3, rngs=nnx.Rngs(0))
+    center, others = np.array([2, 7]), np.array([[1, -1], [6, 3]])
+    scores = model(center, others)
+    expected = np.dot(model.centers[2], model.neighbours[1])
+    np.testing.assert_allclose(scores[0, 0], expected, rtol=1e-5)
+    assert np.isnan(scores).tolist() == [[False, True], [True, True]]
