@@ -154,7 +154,7 @@ class TransformerConfig(BlockConfig):
         check("attention_scale", "softcap", "logit_scale", "logit_softcap", above=0)
         check_rate("dropout", self.dropout)
         check_rate("attention_dropout", self.attention_dropout)
-        resolve_scale(self.embedding_scale, self.width)
+        resolve_scale(self.embedding_scale, self.width, "embedding_scale")
         activation_of(self.activation)
         norm_of(self.norm)
         if self.qk_norm is not None:

@@ -51,16 +51,16 @@ class Rotary:
         return rotary(vectors, positions, self.base, scaling)
 
 
-def resolve_scale(scale: float | str, width: int) -> float:
+def resolve_scale(scale: float | str, width: int, name: str = "scale") -> float:
     """Return a factor of embeddings, √D for "sqrt_width".
 
     Raises:
         ValueError: another word, or a factor that is not finite and above 0.
     """
     if isinstance(scale, str):
-        one_of("scale", scale, ("sqrt_width",))
+        one_of(name, scale, ("sqrt_width",))
         return width**0.5
-    check_number("scale", scale, above=0)
+    check_number(name, scale, above=0)
     return scale
 
 

@@ -194,7 +194,7 @@ MISTAKES = [
         )
     ],
     ({"activation": "xyz"}, r"relu, gelu, .* \(the registry ACTIVATIONS\), got 'xyz'$"),
-    ({"embedding_scale": "sqrt"}, "scale must be one of sqrt_width, got 'sqrt'$"),
+    ({"embedding_scale": "sqrt"}, "embedding_scale must be one of sqrt_width, got 'sqrt'$"),
     ({"rotary": {"bas": 3}}, "rotary has no field 'bas'; did you mean 'base'[?]$"),
     ({"rotary": 100.0}, "rotary must be a Rotary or a dict of its fields, got 100.0$"),
     ({"rotary": {"scaling": "liner"}}, "rotary.scaling must be one of .* mean 'linear'[?]$"),
