@@ -35,7 +35,7 @@ WRONG_TYPES = [
     ("key [..., S, K, H] must be floating point, got bool", {"key": zeros(1, dtype="bool")}),
     ("must be a pair (query_positions, key_positions)", {"positions": ROWS}),
     ("key_positions must be integers, got bool", {"positions": (ROWS, COLUMNS > 3)}),
-    ("bool array (True = may attend), got float32", {"mask": zeros(T, S)}),
+    ("got float32: pass score=scores.bias_array(array) to add it", {"mask": zeros(T, S)}),
     ("call it if it makes a mask, as in masks.causal()", {"mask": masks.causal}),
     ("wrap a predicate in masks.from_function", {"mask": lambda query, key: query > key}),
     ("a mask is a masks.Mask or a bool array, got 'causal'", {"mask": "causal"}),
