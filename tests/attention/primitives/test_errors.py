@@ -39,6 +39,7 @@ WRONG_TYPES = [
     ("call it if it makes a mask, as in masks.causal()", {"mask": masks.causal}),
     ("wrap a predicate in masks.from_function", {"mask": lambda query, key: query > key}),
     ("a mask is a masks.Mask or a bool array, got 'causal'", {"mask": "causal"}),
+    ("compose several masks with & or |", {"mask": [masks.full(), masks.lengths(3)]}),
     ("heads must be integers, got float32", {"heads": zeros(N)}),
     ("dropout must be Dropout(rng, rate), got float", {"dropout": 0.1}),
     ("dropout rng must be a jax.random.key, got int", {"dropout": Dropout(0, 0.1)}),

@@ -160,11 +160,6 @@ def test_a_mask_of_a_user_with_heads():
         masks.from_array(HEADS[0])(0, 0)
 
 
-def test_a_list_of_masks_raises():
-    with pytest.raises(TypeError, match=r"compose several masks with & or \|"):
-        attend(*INPUTS, mask=[masks.full(), masks.lengths(3)])
-
-
 def test_a_mask_is_a_mask_of_the_drop_in():
     query, key, value = (array[:, :T, :2] for array in INPUTS)
     found = dot_product_attention(query, key, value, mask=masks.causal())
