@@ -76,9 +76,7 @@ QUERY_MASKS = {
     "none": None,
     "causal": masks.causal(),
     "window": masks.window(before=1),
-    "own position": masks.window(before=0),
     "block": masks.causal() & masks.block(2),
-    "segments": masks.causal() & masks.segments(np.arange(20) // 2),
     "earlier": masks.causal() & ~masks.window(before=0),
     "prefix": masks.lengths(2),
     "function": masks.from_function(lambda query, key: (key <= query) & ((query - key) % 2 == 0)),
@@ -135,7 +133,7 @@ class TestPastTheEnd:
         np.testing.assert_array_equal(np.isnan(gradient).all((1, 2, 3)), [True, False])
         assert np.isfinite(gradient[1]).all()
 
-    @pytest.mark.parametrize("mask", ["causal", "window", "own position"])
+    @pytest.mark.parametrize("mask", ["causal", "window"])
     def test_a_piece_longer_than_the_cache(self, mask):
         (piece,) = pieces(T, 1)
         output, _ = decode(empty((B,), 4), piece, np.array([T, 4]), mask)
@@ -157,12 +155,10 @@ class TestPastTheEnd:
         cache = empty((B,), S).advance(3)
         with pytest.raises(ValueError, match="cache of 7 slots cannot hold 8 tokens: make it lar"):
             jax.eval_shape(lambda key: cache.extend(key, value), key)
-        with pytest.raises(ValueError, match="4 slots cannot hold 5 tokens"):
-            jax.eval_shape(lambda cache: cache.extend(key, value), empty((B,), 4))
         with pytest.raises(ValueError, match="7 slots cannot hold 8 tokens"):
             cache.extend(key, value, lengths=np.array([0, 5]))
-        with pytest.raises(ValueError, match="7 slots cannot hold 12 tokens"):
-            full_cache(*draw((B, S, K, H), (B, S, K, WIDTH))).extend(key, value)
+        with pytest.raises(ValueError, match="4 slots cannot hold 5 tokens"):
+            jax.eval_shape(lambda cache: cache.extend(key, value), empty((B,), 4))
         # Every slot may be used.
         jax.eval_shape(lambda: cache.extend(key, value, lengths=np.array([4, 0])))
 
@@ -177,12 +173,8 @@ def test_wrong_arguments_are_refused():
     key, value = draw((B, T, K, H), (B, T, K, WIDTH))
     with pytest.raises(ValueError, match=r"keys of shape \(3, 5, 3, 11\), got \(2, 5, 3, 11\)"):
         empty((3,), S).extend(key, value)
-    with pytest.raises(ValueError, match=r"values of shape \(2, 5, 3, 13\), got \(2, 5, 3, 11\)"):
-        empty((B,), S).extend(key, key)
     with pytest.raises(ValueError, match="lengths must lie in 0 to 5 tokens, got"):
         empty((B,), S).extend(key, value, lengths=np.array([0, 6]))
-    with pytest.raises(TypeError, match="lengths must be integers, got float32"):
-        empty((B,), S).extend(key, value, lengths=np.float32([1, 2]))
     with pytest.raises(ValueError, match="a cache needs at least 1 slot, got 0"):
         empty((B,), 0)
 

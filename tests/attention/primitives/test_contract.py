@@ -202,13 +202,13 @@ def test_precision_of_products(precision, implementation):
 
 
 @with_implementations
-@pytest.mark.parametrize("names", [RETURNING, ["logsumexp"]], ids=["all", "list"])
-def test_returning_more_never_changes_the_output(names, implementation):
+def test_returning_more_never_changes_the_output(implementation):
+    """`returning` is any collection."""
     inputs = query_key_value((B,), "bfloat16")
     options = {"mask": masks.causal(), "positions": POSITIONS, "dropout": DROPOUT}
     run = functools.partial(attend, **options, **in_tiles(implementation, 2, 2))
-    output, extras = jax.jit(functools.partial(run, returning=names))(*inputs)
-    assert {*extras} == {*names}
+    output, extras = jax.jit(functools.partial(run, returning=[*RETURNING]))(*inputs)
+    assert {*extras} == {*RETURNING}
     np.testing.assert_array_equal(output, jax.jit(run)(*inputs))
 
 

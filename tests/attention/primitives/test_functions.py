@@ -231,16 +231,6 @@ def test_programs_whose_text_is_equal_but_incomplete(make, implementation):
     np.testing.assert_allclose(gradient(QUERY, 5.0), expected, rtol=1e-4, atol=1e-6)
 
 
-def test_constant_bool_array_under_jit():
-    """A mask that is a constant of the program, with tiles and with the reference."""
-    allowed = np.random.default_rng(0).random((T, T)) < 0.6
-    outputs = [
-        jax.jit(functools.partial(attend, mask=allowed, **TILES[implementation]))(QUERY, KEY, VALUE)
-        for implementation in TILES
-    ]
-    np.testing.assert_allclose(*outputs, rtol=1e-5, atol=1e-6)
-
-
 def test_constant_bool_array_compiles_as_fast_as_an_argument():
     """The compiler does not fold the reduction of the array to tiles."""
     shape = jax.ShapeDtypeStruct((2, 1024, 2, 8), "float32")

@@ -25,16 +25,18 @@ FORMS = {
     "from_array": masks.from_array,
     "left of &": lambda array: array & masks.full(),
     "right of &": lambda array: masks.full() & jnp.asarray(array),
-    "beside |": lambda array: ~masks.full() | array,
+    "left of |": lambda array: array | ~masks.full(),
+    "right of |": lambda array: ~masks.full() | array,
 }
 
 
 @pytest.mark.parametrize(
-    "array", [PAIRS, PADDING[:, None, None, :], EXAMPLES, HEADS, ALL, ALL[:1, :, :1]]
+    "array", [PAIRS, PADDING[:, None, None], EXAMPLES, HEADS, ALL, ALL[:1, :, :1], ALL[..., :1]]
 )
 def test_arrays_have_two_axes_or_those_of_the_weights(array):
-    def outputs(array):
-        return {name: attend(*INPUTS, mask=form(array)) for name, form in FORMS.items()}
+    def outputs(given):
+        constant = {"constant in tiles": attend(*INPUTS, mask=array, tile_sizes=(2, 3))}
+        return constant | {name: attend(*INPUTS, mask=FORMS[name](given)) for name in FORMS}
 
     each = np.broadcast_to(array, (B, N, T, S))
     one_head = [[INPUTS[0][:, :, n], *(x[:, :, n * K // N] for x in INPUTS[1:])] for n in range(N)]
@@ -156,11 +158,6 @@ def test_a_mask_of_a_user_with_heads():
     assert np.abs(expected[:, :, 0] - expected[:, :, 1]).max() > 0.1
     with pytest.raises(ValueError, match=r"heads of this mask differ: use attend or masks\.to_arr"):
         masks.from_array(HEADS[0])(0, 0)
-
-
-def test_a_list_of_masks_raises():
-    with pytest.raises(TypeError, match=r"compose several masks with & or \|"):
-        attend(*INPUTS, mask=[masks.full(), masks.lengths(3)])
 
 
 def test_a_mask_is_a_mask_of_the_drop_in():

@@ -13,17 +13,7 @@ from attention import attend, masks, scores
 from attention.primitives.pytree_dataclass import array_field, pytree_dataclass
 from attention.primitives.scores import relative_buckets
 from tests import oracle
-from tests.attention.primitives.inputs import (
-    DIMS,
-    K,
-    N,
-    S,
-    T,
-    draw,
-    in_tiles,
-    jitted,
-    query_key_value,
-)
+from tests.attention.primitives.inputs import DIMS, N, S, T, draw, in_tiles, jitted, query_key_value
 
 SLOPES, TABLE, BIAS, SINKS = draw((N,), (N, 8), (N, T, S), (N,))
 POSITIONS = np.arange(T)[::-1].copy(), np.arange(S)
@@ -132,10 +122,8 @@ def test_buckets_equal_numbers_by_hand():
     run = jitted(relative_buckets, static_argnames=names)
     found = run(distances, num_buckets=32, max_distance=128, causal=False)
     np.testing.assert_array_equal(found, expected)
-    causal = run(distances[:4], num_buckets=32, max_distance=128, causal=True)
-    np.testing.assert_array_equal(causal, [0, 1, 7, 8])
-    after = run(distances[-2:], num_buckets=32, max_distance=128, causal=True)
-    assert after.tolist() == [0, 0]
+    causal = run(distances[[0, 1, 2, 3, -2, -1]], num_buckets=32, max_distance=128, causal=True)
+    np.testing.assert_array_equal(causal, [0, 1, 7, 8, 0, 0])
 
 
 @pytest.mark.parametrize(
@@ -183,35 +171,16 @@ RETURNS = f"{RECEIVES} and must return float32[], got"
     [
         (attended, lambda s, q, k, n: s, TypeError, "wrap a function in scores.from_function"),
         (attended, jnp.ones((N, T, S)), TypeError, "an array that is added in"),
-        (attended, "alibi", TypeError, "takes a scores.Score or a tuple of them, got str"),
         (attended, scores.alibi(SLOPES[:-1]), ValueError, "describes 5 heads (N), but there are 6"),
         (attended, scores.bias_array(BIAS[:, :-1]), ValueError, "4 queries (T), but there are 5"),
-        (attended, scores.attention_sinks(SINKS[:K]), ValueError, "3 heads (N)"),
         (attended, scores.alibi(jnp.ones((5, N))), ValueError, "score has the leading axes"),
         (scores.from_function, lambda s, q, k: s, TypeError, f"{RECEIVES}, and raised"),
         (scores.from_function, lambda s, q, k, n: s if q > k else -s, TypeError, "Python's if"),
         (scores.from_function, lambda s, q, k, n: q, TypeError, f"{RETURNS} int32"),
-        (scores.from_function, lambda s, q, k, n: s * jnp.ones(3), TypeError, "float32[3]"),
-        (scores.from_function, lambda s, q, k, n: s > 0, TypeError, f"{RETURNS} bool"),
-        (scores.from_function, lambda s, q, k, n: None, TypeError, f"{RETURNS} None"),
         (scores.from_function, lambda s, q, k, n: s * len(range(q)), TypeError, "range(...) do"),
-        (scores.from_function, lambda s, q, k, n: s * [1.0][n], TypeError, "a list: use jax.numpy"),
-        (scores.from_function, "s", TypeError, "raised: 'str' object is not callable"),
-        (scores.softcap, 0.0, ValueError, "softcap needs a finite limit above 0"),
         (scores.softcap, math.inf, ValueError, "softcap needs a finite limit above 0"),
         (scores.alibi_slopes, 0, ValueError, "num_heads must be at least 1, got 0"),
-        (
-            functools.partial(scores.relative_bias, max_distance=8),
-            jnp.ones((2, 32)),
-            ValueError,
-            "above the 8 distances",
-        ),
-        (
-            functools.partial(scores.relative_bias, max_distance=16, causal=True),
-            jnp.ones((2, 32)),
-            ValueError,
-            "the 16",
-        ),
+        (scores.relative_bias, jnp.ones((2, 512)), ValueError, "above the 128 distances"),
         (scores.relative_bias, jnp.ones((2, 3)), ValueError, "even number of 4 or more buckets"),
         (scores.bias_array, jnp.ones(3), ValueError, "needs at least 2 axes"),
     ],
@@ -223,16 +192,7 @@ def test_wrong_arguments_raise(call, argument, error, words):
 
 @pytest.mark.parametrize(
     "shape, implementation",
-    [
-        ((T, S), "reference"),
-        ((1, S), "tiled"),
-        ((T, 1), "tiled"),
-        ((N, 1, S), "tiled"),
-        ((N, T, 1), "tiled"),
-        ((N, T, 1), "reference"),
-        ((1, T, S), "tiled"),
-    ],
-    ids=str,
+    [((T, S), "reference"), ((1, S), "tiled"), ((N, T, 1), "tiled"), ((1, T, S), "tiled")],
 )
 def test_broadcast_bias(shape, implementation):
     """Axes of 1, and no axis of heads; the gradient is a sum over these."""
@@ -325,17 +285,7 @@ def test_score_classes_of_a_user_whose_arrays_are_indexed_by_head(implementation
             np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
-def test_a_score_function_keeps_numbers_for_both_dtypes():
-    """A loop that makes one of each layer, where jax has float64 enabled."""
-    with jax.enable_x64(True):
-        factor, made = [0.0], []
-        for factor[0] in (0.0, 1.0):
-            made.append(scores.from_function(lambda s, q, k, n: s * factor[0]))
-        for dtype in ("float32", "float64"):
-            inputs = draw(*[(3, 1, 2)] * 3, dtype=dtype)
-            for score, same in zip(made, (False, True), strict=True):
-                found = attend(*inputs, score=score)
-                assert np.allclose(found, attend(*inputs)) == same
+def test_a_score_function_made_without_float64_refuses_it():
     with jax.enable_x64(False):
         single = scores.from_function(lambda s, q, k, n: 2 * s)
     with jax.enable_x64(True), pytest.raises(TypeError, match="takes no scores of float64"):

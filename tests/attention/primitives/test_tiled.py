@@ -277,33 +277,6 @@ def test_memory_of_higher_derivatives_and_statistics_is_linear():
     assert scratch(curvature, shape, shape, shape) < 256
 
 
-@pytest.mark.parametrize(
-    "batched, shape, implementation",
-    [
-        (False, (N, T, S), "tiled"),
-        (False, (N, T, 1), "tiled"),
-        (True, (N, T, S), "tiled"),
-        (True, (N, 1, S), "tiled"),
-        (True, (N, T, 1), "reference"),
-        (False, (N, 1, S), "reference"),
-    ],
-    ids=str,
-)
-def test_bool_mask_per_head(batched, shape, implementation):
-    """[N, T, S] for one example, [B, N, T, S] for a batch; axes may have size 1."""
-    shape = (B, *shape) if batched else shape
-    inputs = (QUERY, KEY, VALUE) if batched else (QUERY[0], KEY[0], VALUE[0])
-    allowed = np.random.default_rng(5).random(shape) < 0.6
-    actual = np.asarray(attend(*inputs, mask=allowed, **in_tiles(implementation, *TILES)))
-    full = np.broadcast_to(allowed, (*shape[:-2], T, S))
-    query, key, value = inputs
-    for n in range(N):
-        head = slice(n // (N // K), n // (N // K) + 1)
-        heads = query[..., n : n + 1, :], key[..., head, :], value[..., head, :]
-        expected = attend(*heads, mask=full[..., n : n + 1, :, :], implementation="reference")
-        np.testing.assert_allclose(actual[..., n : n + 1, :], expected, rtol=1e-5, atol=1e-5)
-
-
 # Cost.
 
 
