@@ -15,11 +15,12 @@ def check_number(
     if value is None or isinstance(value, jax.core.Tracer):
         return
     if at_least is None:
-        wanted, is_right = f"above {above} and finite", value > above
+        wanted, is_right = f"above {above}", value > above
     else:
         wanted, is_right = f"at least {at_least}", value >= at_least
-    if not (is_right and math.isfinite(value)):
-        raise ValueError(f"{name} must be {wanted}, got {value}")
+    finite = "" if math.isfinite(value) else "finite and "
+    if finite or not is_right:
+        raise ValueError(f"{name} must be {finite}{wanted}, got {value}")
 
 
 def check_rate(name: str, value: float) -> None:

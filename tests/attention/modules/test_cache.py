@@ -251,7 +251,6 @@ ERRORS = {
     "a cache counts the positions of its tok": lambda: read(positions=np.arange(1)),
     "layer 0: a cache of 7 slots cannot hold 8 tokens": lambda: read(8),
     "a cache of 24 tokens is longer than max_len": lambda: read(size=24),
-    "the positions end at max_length=23": lambda: read(kind="learned", ring=True),
     r"for a batch of shape \(2,\), got \(3,\)": lambda: read(batch=2),
     "needs a cache made by new_cache of this model, got a tuple": lambda: language_model()(
         TOKENS[:, :1], cache=()
