@@ -172,9 +172,12 @@ class Layers(nnx.Module):
         self.n, self.remat = len(items), remat
         keys = jax.random.split(rngs.params(), self.n) if items else ()
 
+        def make_one(item: object, key: Array) -> Layer:
+            return make_layer(item, nnx.Rngs(key))
+
         def make(at: range) -> Layer:
             """Make the layers with these indices, stacked if there are several."""
-            one = lambda key: make_layer(items[at.start], nnx.Rngs(key))  # noqa: E731
+            one = partial(make_one, items[at.start])
             if len(at) > 1:
                 return jax.vmap(one)(keys[at.start : at.stop : at.step])
             # In a separate trace: flax reads every variable's sharding, which takes the longer
@@ -205,8 +208,7 @@ class Layers(nnx.Module):
         elif len(layers) < self.n:
             results, layers = _scan(self, inputs, rngs, context), layers[self.period :]
             features = results[-1].features
-        remat = self.remat and caches is None
-        call = jax.checkpoint(apply_layer) if remat else apply_layer
+        call = jax.checkpoint(apply_layer) if self.remat and caches is None else apply_layer
         for index, layer in enumerate(layers, start=len(results)):
             part = replace(context, rng=rngs[index], cache=caches and caches[index])
             with _naming(index):
@@ -252,7 +254,7 @@ def _scan(stack: Layers, inputs: Array, rngs: Array | list[None], context: Conte
         rngs = rngs.reshape(repeats, stack.period, *rngs.shape[1:])  # also of raw keys
     # In a scan, CSE cannot undo rematerialisation.
     call = jax.checkpoint(apply_layer, prevent_cse=False) if stack.remat else apply_layer
-    keeps_features = "hidden_states" in context.returning
+    keeps = "hidden_states" in context.returning
 
     def repeat(start: Array, each: tuple[list[Layer], Array | None]) -> tuple[Array, list[Output]]:
         features, outputs = start, []
@@ -261,8 +263,7 @@ def _scan(stack: Layers, inputs: Array, rngs: Array | list[None], context: Conte
             with _naming(index):
                 output = call(layer, features, part)
             features = output.features
-            kept = features if keeps_features else None
-            outputs.append(output._replace(features=kept, cache=None))
+            outputs.append(output._replace(features=features if keeps else None, cache=None))
         return features, outputs
 
     # A scan copies what it keeps for the derivative into arrays of all layers and back.

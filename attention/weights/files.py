@@ -92,7 +92,7 @@ def list_tensors(folder: Path, rename: Callable[[str], str]) -> dict[str, Tensor
 def _tensors_of(path: Path) -> list[Tensor]:
     try:
         with safe_open(path, framework="numpy", backend="pread") as file:
-            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - no mapping
             return [
                 Tensor(name, path, tuple(each.get_shape()), each.get_dtype())
                 for name, each in slices.items()

@@ -52,7 +52,7 @@ class Affine(nnx.Module):
 
 def affine_layers(kinds, **options):
     """Layers that map x to (i + 2)·x + i, of these kinds."""
-    make = lambda index, rngs: Affine(index + 2, index, kinds[index])  # noqa: E731
+    make = lambda index, rngs: Affine(index + 2, index, kinds[index])  # noqa: E731 - short
     return Layers(make, len(kinds), rngs=nnx.Rngs(0), **options)
 
 

@@ -52,7 +52,7 @@ def test_nnx_prints_a_model_and_makes_another(kind, capsys):
 @every_model
 def test_training_mode_with_dropout_needs_a_key(kind):
     model, inputs = made(kind, attention_dropout=0.5)
-    run = lambda **options: jax.eval_shape(lambda: model(*inputs, **options))  # noqa: E731
+    run = lambda **options: jax.eval_shape(lambda: model(*inputs, **options))  # noqa: E731 - short
     run()  # a new model is in neither mode
     model.train()
     with pytest.raises(ValueError, match=r"Attention has dropout=0.5: pass rng=.*model.eval\(\)"):
@@ -122,7 +122,7 @@ def test_padding_of_a_source():
     for mask in (None, masks.causal(), masks.window(1, 1) & masks.full()):
         assert source_padding(mask, None) is None
     model, inputs = made("translation")
-    run = lambda **given: jax.eval_shape(lambda: model(*inputs, **given))  # noqa: E731
+    run = lambda **given: jax.eval_shape(lambda: model(*inputs, **given))  # noqa: E731 - short
     for mask in (masks.segments([1, 1, 2, 2]), ~lengths, lengths | masks.causal(), np.tri(T) > 0):
         with pytest.raises(ValueError, match="source_mask does not determine the padding"):
             run(source_mask=mask)

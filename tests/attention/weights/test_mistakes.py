@@ -97,7 +97,7 @@ def test_options_that_are_not_supported(options, words):
 def test_model_of_another_structure(fields, words):
     sizes = {"width": 16, "num_heads": 4, "hidden": 40, "max_length": 32} | fields
     config = TransformerConfig(positions="learned", **sizes)
-    make = lambda: LanguageModel.from_config(config, vocab_size=53, rngs=nnx.Rngs(0))  # noqa: E731
+    make = lambda: LanguageModel.from_config(config, vocab_size=53, rngs=nnx.Rngs(0))  # noqa: E731 - short
     with pytest.raises(ValueError, match=words):
         weights.load(FOLDER / "gpt2", model=nnx.eval_shape(lambda: filled(make)))
 

@@ -84,7 +84,7 @@ class OfAUser(nnx.Module):
     """Stacked layers, a parameter of no axes, and a random state, which no checkpoint contains."""
 
     def __init__(self, seed):
-        make = lambda index, rngs: FeedForward(8, 10, rngs=rngs)  # noqa: E731
+        make = lambda index, rngs: FeedForward(8, 10, rngs=rngs)  # noqa: E731 - short
         self.layers = Layers(make, 3, rngs=nnx.Rngs(seed))
         self.temperature = nnx.Param(np.float32(seed))
         self.dropout = nnx.Dropout(0.1, rngs=nnx.Rngs(seed))
