@@ -15,11 +15,9 @@ python run.py --mode=evaluate --against=workdirs/B  beside another run
 echo "Jane visits Africa" | python run.py --mode=predict
 python run.py --mode=explain --sentence="Jane visits Africa"
 python run.py --mode=explain --file=PAIRS --gold=LINKS
-python run.py --mode=explain --weights=FOLDER --sentence="Once upon a time"
 echo "the girl" | python run.py --mode=predict --workdir=workdirs/char_lm
 echo "the _ is happy" | python run.py --mode=predict --workdir=workdirs/masked_lm --format=json
 echo "Once upon a time" | python run.py --mode=predict --weights=FOLDER
-python run.py --mode=compare --config=A --config=B
 python run.py --mode=sweep --seeds=0,1,2            several seeds, or values of a field:
 python run.py --mode=sweep --grid.train.learning_rate=1e-3,3e-3
 python run.py --mode=prepare                        store the data of a configuration
@@ -69,11 +67,10 @@ class Experiment(NamedTuple):
 OF_TASKS = ("train", "evaluate", "predict", "explain", "prepare", "describe")
 # `config.task`, if it is not a task -> module and modes.
 EXPERIMENTS = {
-    "pretrained": Experiment("experiments.pretrained", ("predict", "explain")),
+    "pretrained": Experiment("experiments.pretrained", ("predict",)),
     "preset": Experiment("experiments.describe", ("describe",)),
     "benchmark": Experiment("experiments.benchmarks.suite", ("benchmark",)),
     "model_benchmark": Experiment("experiments.benchmarks.models.suite", ("benchmark",)),
-    "step_benchmark": Experiment("experiments.benchmarks.steps.suite", ("benchmark",)),
     "ledger": Experiment("experiments.ledger", ("ledger",)),
 }
 LOST = re.compile("gloo|nccl|connection", re.IGNORECASE)  # in errors after a process has ended
@@ -144,7 +141,7 @@ def read_config(config: ConfigDict) -> Config | ConfigDict:
 
 
 def read_runs(runs: Mapping[str, ConfigDict]) -> dict[str, Config]:
-    """Check the config of each run of a comparison or a sweep.
+    """Check the config of each run of a sweep.
 
     Raises:
         UsageError: in one sentence, with the name of the run.
@@ -234,10 +231,7 @@ def abstract_model(command: Command, config: Config | ConfigDict) -> Any:  # noq
 
 def options(command: Command) -> dict[str, Any]:
     """Return the arguments of a mode that flags decide."""
-    found = {name: value for name, value in command.options.items() if name not in PROCESS_FLAGS}
-    if command.weights is not None:
-        found["into"] = Workdir(command.workdir).explanation
-    return found
+    return {name: value for name, value in command.options.items() if name not in PROCESS_FLAGS}
 
 
 def silence_threads() -> None:

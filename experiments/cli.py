@@ -5,9 +5,7 @@ Nothing heavy is imported here: a typing error and `--help` are answered before 
 
 import ast
 from collections.abc import Callable, Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
-from shutil import which
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -35,7 +33,6 @@ from experiments.config_files import (
 )
 from experiments.errors import UsageError, as_usage_errors, nearest, one_of
 from experiments.grid import axis_flags, expand, read_axes
-from experiments.launch.slurm import SCRIPT, read_options, script_of
 from experiments.plugin import import_plugin
 from experiments.registry import TASK_PARTS, datasets_of
 from experiments.workdir import CHANGEABLE, MESH, Workdir
@@ -45,7 +42,6 @@ MODES = {
     "evaluate": "measure a trained model again",
     "predict": "answer each line of standard input: translate it, continue it, name its class, …",
     "explain": "draw and measure what a trained model attends to",
-    "compare": "train several configurations on the same data, and compare scores and speed",
     "sweep": "train with several seeds or values of fields: mean and standard deviation",
     "prepare": "store the data of a configuration in the cache, as the first training does",
     "describe": "count parameters, cache and FLOPs of a model, plan its training, draw its masks",
@@ -59,10 +55,9 @@ MULTI_PROCESS_MODES = ("train", "evaluate")  # modes in which several processes 
 PROCESS_FLAGS = ("coordinator", "num_processes", "process_id")  # flags of several processes
 OF_DATA = ("split", "file", "gold", "gold_first")  # flags that need the data or the tokens of a run
 # Modes that train several runs: how the names of their workdirs end.
-SUFFIXES = {"compare": "", "sweep": "_sweep"}
+SUFFIXES = {"sweep": "_sweep"}
 DEFAULTS = {"benchmark": "benchmark", "ledger": "ledger"}
 PRETRAINED = "pretrained"
-CLUSTERS = ("local", "slurm", "PATH.sbatch")
 HELP = ("--help", "-help", "-h")
 
 
@@ -101,9 +96,7 @@ FLAGS = {
         "another workdir, to compare BLEU with (paired bootstrap)", ("evaluate",), Workdir
     ),
     "wandb": Flag("Weights & Biases project that takes the metrics too", ("train", "sweep")),
-    "weights": Flag(
-        "folder of a released checkpoint, in place of a run", ("predict", "explain"), Path
-    ),
+    "weights": Flag("folder of a released checkpoint, in place of a run", ("predict",), Path),
     "sentence": Flag("a sentence, in place of those of a split", ("explain",)),
     "file": Flag(
         "a file of sentences, one a line, or of pairs with a tab between", ("explain",), Path
@@ -125,11 +118,6 @@ FLAGS = {
         "text, or json with probabilities and alignments", ("predict",), known=("text", "json")
     ),
     "seeds": Flag("the seeds of the runs, as in 0,1,2", ("sweep",)),
-    "cluster": Flag(
-        "train in jobs of submitit: local, slurm, or PATH.sbatch, a copy of the batch script of "
-        "slurm with other options",
-        ("sweep",),
-    ),
     "beam": Flag("options of Apache Beam, as in --runner=DirectRunner", ("prepare",)),
     "coordinator": Flag(
         "HOST:PORT, where process 0 of several listens; not needed by SLURM, Open MPI and "
@@ -179,7 +167,7 @@ def parse(argv: Sequence[str]) -> Command:
     """Parse the command line.
 
     Without `--config`, the configuration is that of the run in `--workdir`, if it contains one.
-    Overrides hold for each run of a comparison or a sweep.
+    Overrides hold for each run of a sweep.
 
     Args:
         argv: the name of the program and its arguments.
@@ -259,7 +247,7 @@ def _check_training(
 
 
 def _parse_several(mode: str, argv: Sequence[str], names: Sequence[str]) -> Command:
-    """Parse the flags for each run of a comparison or a sweep.
+    """Parse the flags for each run of a sweep.
 
     Without configurations and fields that vary, the runs are those in the folder `--workdir`.
     """
@@ -282,8 +270,6 @@ def _parse_several(mode: str, argv: Sequence[str], names: Sequence[str]) -> Comm
         return commands[-1].config
 
     runs = expand(load, configs, axes)
-    if len(runs) < 2 and mode == "compare":
-        raise UsageError("--mode=compare needs --config twice or --grid.FIELD=VALUE,VALUE")
     if len(runs) < 2 and not axes:
         raise UsageError("--mode=sweep needs --seeds=0,1,2 or --grid.FIELD=VALUE,VALUE")
     workdir = Path(place or Path("workdirs", "+".join(configs) + SUFFIXES[mode]))
@@ -303,7 +289,7 @@ def help_text(program: str, configs: Sequence[str] = ()) -> str:
     values = {name: flag.description for name, flag in FLAGS.items()}
     values["config"] = f"a configuration below, NAME:tiny for its tiny form, or a path [{DEFAULT}]"
     values["config.FIELD"] = "a value for a field; --help --config=CONFIG lists the fields"
-    values["grid.FIELD"] = "with --mode=sweep or compare: values of a field, as in 1e-3,3e-3"
+    values["grid.FIELD"] = "with --mode=sweep: values of a field, as in 1e-3,3e-3"
     parts = [
         f"usage: python {program} [--mode=MODE] [--config=CONFIG] [--config.FIELD=VALUE] …",
         _section("modes", MODES),
@@ -340,8 +326,6 @@ def _check_combination(mode: str, arguments: Sequence[str], *, is_config_given: 
         if mode not in SUFFIXES:
             modes = " and ".join(f"--mode={one}" for one in SUFFIXES)
             raise UsageError(f"--{name} is for {modes}, got --mode={mode}")
-    if given["cluster"]:
-        _check_cluster(given["cluster"])
     _check_processes(_values(given))
     if given["weights"] and given["workdir"] and mode == "predict":
         raise UsageError("--weights with --mode=predict names the model: it takes no --workdir")
@@ -353,20 +337,6 @@ def _check_combination(mode: str, arguments: Sequence[str], *, is_config_given: 
         raise UsageError("--mode=ledger lists all runs below --config.folder: it has no --workdir")
     if mode == "describe" and given["workdir"] and is_config_given:
         raise UsageError("--mode=describe takes a --config or a --workdir, got both")
-
-
-def _check_cluster(given: str) -> None:
-    """Raise a `UsageError` for a cluster that cannot be used, or a batch script with mistakes."""
-    if not given.endswith(SCRIPT.suffix):
-        with as_usage_errors():
-            one_of("--cluster", given, CLUSTERS)
-    if find_spec("submitit") is None:
-        raise UsageError('--cluster needs an extra: pip install "attention[cluster]"')
-    if given == "local":
-        return
-    if which("srun") is None:
-        raise UsageError(f"--cluster={given} needs the command srun, which is not installed here")
-    read_options(script_of(given))
 
 
 def _check_processes(given: Mapping[str, Any]) -> None:

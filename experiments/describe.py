@@ -17,13 +17,7 @@ from attention.modules import (
 from experiments.analysis.description import Description
 from experiments.analysis.mask_text import masks_of
 from experiments.config import Config
-from experiments.config.build import build
-from experiments.config.mesh import MeshPart
-from experiments.config.train import TrainPart
 from experiments.errors import UsageError, as_usage_errors
-from experiments.planning.communication import BatchShape
-from experiments.planning.plan import Planner
-from experiments.planning.weights import weights
 
 TRANSFORMERS = EncoderDecoder, LanguageModel, MaskedLanguageModel
 
@@ -51,37 +45,11 @@ def describe(config: Config | ConfigDict, model: nnx.Module) -> None:
             "architecture='transformer' can"
         )
     description = Description.of(model, context=config.model.max_length)
-    needs = planned(config, model)
     print(description, end="\n\n")
     if published := getattr(config, "published", None):
         print(compared(published, description.parameters), end="\n\n")
     print(NOTE)
-    print(f"\n{needs}")
     print(f"\nmasks of the first positions\n{masks_of(model)}")
-
-
-def planned(config: Config | ConfigDict, model: nnx.Module) -> str:
-    """Return what each device of the mesh of a config needs in training, and of other meshes.
-
-    Args:
-        config: of a preset or of a run.
-        model: of this config, with shapes for arrays.
-
-    Raises:
-        UsageError: a mesh that does not divide a size of the model or the rows.
-    """
-    if any("experts" in weight.names for weight in weights(model)):
-        return "communication is not planned for a mixture of experts"
-    if isinstance(config, Config):
-        train, mesh, settings = config.train, config.mesh, config.model.library()
-    else:
-        train = build(TrainPart, config.train.to_dict(), "train.")
-        mesh = build(MeshPart, config.mesh.to_dict(), "mesh.")
-        settings = TransformerConfig(**config.model)
-    length = getattr(config.batch, "row_length", 0) or config.model.max_length
-    rows, parts = max(1, config.batch.tokens // length), config.batch.microbatches
-    batch = BatchShape(rows, length, train.dtype, parts)
-    return Planner(model, settings, train, batch).text(mesh)
 
 
 def compared(published: ConfigDict, parameters: int) -> str:

@@ -70,53 +70,6 @@ def predict(
     return show((predictions(lines, read, answer) for lines in groups), form)
 
 
-def explain(
-    config: ConfigDict,
-    folder: Workdir,
-    cache: Path,
-    into: Path,
-    sentence: str | None = None,
-    layer: int | None = None,
-    head: int | None = None,
-) -> None:
-    """Draw what a released model attends to in a sentence; there is no data to measure more.
-
-    Args:
-        config: as in `predict`; it decides what an encoder-decoder writes.
-        folder: as in `predict`.
-        cache: unused.
-        into: folder of the figures.
-        sentence: that is drawn.
-        layer: of the head that is drawn alone, from 1; the last one if None.
-        head: that is drawn alone, from 1; the first one if None.
-
-    Raises:
-        UsageError: no sentence, one that is too long, or a layer, head or field of `decoding` out
-            of range.
-    """
-    del cache
-    from experiments.analysis.collect import texts
-    from experiments.analysis.figures import draw_example
-    from experiments.analysis.released import collect, read
-
-    if sentence is None:
-        raise UsageError("--mode=explain --weights=FOLDER needs a --sentence: it has no data")
-    decoding = build(PretrainedPart, config.decoding.to_dict(), "decoding.")
-    model, tokenizer, settings = _load(folder, is_written=False)
-    options = {}
-    if isinstance(model, EncoderDecoder):
-        decoding = replace(decoding, strategy="greedy")
-        options = _options(decoding, settings, model)
-        most = model.target_embedding.num_positions or decoding.max_tokens
-        options["max_tokens"] = min(options["max_tokens"], most)
-    with as_usage_errors("--sentence: "):
-        _check_vocabulary(model, tokenizer.encode(sentence))
-        example = read(model, tokenizer, sentence, options)
-    found = collect(model, example)
-    draw_example(found, found, into / "sentence", layer, head)
-    print(f"{into / 'sentence'}: {' '.join(texts(example))}")
-
-
 def _prediction(model: Any, line: str, options: dict[str, Any]) -> Prediction:  # noqa: ANN401 - any model
     if model.is_prompted:
         tokenizer = options["tokenizer"]

@@ -33,11 +33,9 @@ CHANGEABLE = (
     "train.log_every",
     "train.evaluate_every",
     "train.sample_every",
-    "train.sample_maps",
     "train.checkpoint_every",
     "train.checkpoint_minutes",
     "train.skip_nonfinite",
-    "train.step_timeout",
     *MESH,
 )
 # Fields of files that are read again, and their types.
@@ -51,7 +49,7 @@ RESULTS = {
 }
 HYPOTHESIS = "source", "reference", "hypothesis"
 # Files that training appends to. A checkpoint contains their lengths.
-GROWING = "metrics.jsonl", "timing.jsonl", "samples.txt", "maps.jsonl"
+GROWING = "metrics.jsonl", "timing.jsonl", "samples.txt"
 START = {"command": str, "commit": str, "machine": str, "date": str | None}
 
 
@@ -64,7 +62,6 @@ class Workdir:
         self.config = self.path / "config.json"
         self.checkpoints = self.path / "checkpoints"
         self.samples = self.path / "samples.txt"
-        self.maps = self.path / "maps.jsonl"
         self.results = self.path / "results.json"
         self.texts = self.path / "texts.json"
         self.starts = self.path / "starts.jsonl"
@@ -258,10 +255,6 @@ class Workdir:
         text = f"step {step}\n{text}"
         append(self.samples, text + "\n")
         return text
-
-    def keep_maps(self, maps: Mapping[str, Any]) -> None:
-        """Append the attention of a sentence after a step."""
-        append(self.maps, json.dumps(maps) + "\n")
 
     def lengths(self) -> dict[str, int]:
         """Return the bytes of each file that grows in training, by name."""

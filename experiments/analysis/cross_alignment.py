@@ -19,7 +19,6 @@ from experiments.analysis.alignment import (
     word_weights,
 )
 from experiments.analysis.collect import CROSS, DECODER, ENCODER, AttentionMaps, Example
-from experiments.analysis.ibm_model_1 import align
 from experiments.analysis.value_norms import affine_value_vectors, of_source, weighted_norms
 from experiments.data.pairs import SentencePair
 from experiments.data.tokenizers import Tokenizers
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 
 VALIDATION, TEST = "validation", "test"
 AT_ONCE = 64  # sentences of a pass
-LEARNED_FROM = 20_000  # training pairs of IBM Model 1
 WEIGHTS, NORMS = "weights", "value norms"  # measures of what attention takes from a key
 BALANCED = "balanced "  # before a measure: scaled by `alignment.balanced`
 READINGS = ("predicting", "reading")  # the row that predicts a target token, or that reads it
@@ -199,13 +197,9 @@ def words_of(tokenizers: Tokenizers, pair: SentencePair) -> tuple[list[str], lis
 
 def baselines(task: "Translation", test: Sequence[SentencePair]) -> dict[str, Sequence[Links]]:
     """Return the links of pairs by methods without a neural network."""
-    learned, asked = (
-        [words_of(task.tokenizers, pair) for pair in pairs]
-        for pairs in (task.examples("train")[:LEARNED_FROM], test)
-    )
+    asked = [words_of(task.tokenizers, pair) for pair in test]
     lengths = [(len(source), len(target)) for source, target in asked]
     return {
-        "IBM Model 1": align(learned, asked),
         "diagonal": diagonal_links(lengths),
         "random source word": uniform_links(lengths),
     }

@@ -10,7 +10,6 @@ from flax import nnx
 
 from experiments.analysis.agreement import (
     POSITIONS,
-    RANDOM,
     agreement_table,
     completeness_note,
     deletion_curves,
@@ -18,15 +17,7 @@ from experiments.analysis.agreement import (
     fits,
 )
 from experiments.analysis.alignment import Gold, as_pharaoh
-from experiments.analysis.animation import draw_animation, read_rows
-from experiments.analysis.collect import CROSS, DECODER, ENCODER, AttentionMaps, Example, texts
-from experiments.analysis.contextual_senses import (
-    FEWEST,
-    draw_senses,
-    sense_vectors,
-    senses_table,
-    words_table,
-)
+from experiments.analysis.collect import CROSS, DECODER, AttentionMaps, Example, texts
 from experiments.analysis.cross_alignment import Report, align_task, has_links
 from experiments.analysis.figures import draw_attributions, draw_deletion, draw_example
 from experiments.analysis.heads import beside, changes, heads_table, repeated_block
@@ -42,21 +33,18 @@ from experiments.analysis.replaced_weights import notes as loss_notes
 from experiments.analysis.tables import markdown, write_tables
 from experiments.config import Config
 from experiments.config.mesh import MeshPart
-from experiments.config_files import REPOSITORY
 from experiments.data.vocabulary import EOS
 from experiments.errors import UsageError, as_usage_errors, one_of
 from experiments.explanations import ORIGIN
 from experiments.files import write_whole
 from experiments.origin import origin
-from experiments.records import Record
 from experiments.registry import TASKS
 from experiments.tasks.task import Task
-from experiments.tasks.translation import CUE_FIRST, EXPLAINED, Translation
+from experiments.tasks.translation import Translation
 from experiments.training.session import restore
 from experiments.training.step import TrainState
 from experiments.workdir import Workdir
 
-PLANTED_CUE = REPOSITORY / "results" / "planted_cue.json"
 SENTENCE = "sentence"  # name of the page and the folder of --sentence
 IN_PAGE = 20  # examples of a split that are in its page
 AT_ONCE = 20  # examples of a pass
@@ -135,16 +123,11 @@ def explain(
             print(example.note)
         if CROSS in each[0].maps:
             measure_attributions(task, state, example, each[0].maps[CROSS], folder / place)
-    if workdir.maps.exists() and (frames := read_rows(workdir.maps)):
-        path = workdir.explanation / "training.gif"
-        draw_animation(frames, path)
-        print(f"{path}: the attention of a validation sentence in training")
     notes = [
         f"re-initialised weights move {change.mean():.0%} of the {kind}, and at least "
         f"{change.min():.0%} in each head"
         for kind, change in changes(found, control).items()
     ]
-    notes.append(planted_cue())
     print("\n".join(notes))
     page = workdir.explanation / f"{name}.html"
     if sentence is not None:
@@ -158,8 +141,6 @@ def explain(
             if has_links(read.pairs):
                 measure_alignment(task, state, split, folder)
             measure_agreement(task, state, split, folder)
-        if task.source.has_phenomena and ENCODER in found[0].hidden_states:
-            measure_senses(task, state, folder)
     elif CROSS in found[0].maps:
         align_file(task, state, read, links, folder)
     write_origin(folder, int(state.step))
@@ -171,18 +152,6 @@ def explain(
 def write_origin(folder: Path, step: int) -> None:
     """Write beside tables which command of which commit has made them, of which step of the run."""
     write_whole(folder / ORIGIN, json.dumps(origin() | {"step": step}) + "\n")
-
-
-def planted_cue() -> str:
-    """Return the stored result of explanations of the model with a planted cue."""
-    shares = {
-        name: f"{found['mean']:.1%}"
-        for name, found in Record.load(PLANTED_CUE).scores[CUE_FIRST].items()
-    }
-    by_chance = shares.pop(RANDOM)
-    found = ", ".join(f"{share} by {name}" for name, share in shares.items())
-    path = PLANTED_CUE.relative_to(REPOSITORY)
-    return f"{path}: of {EXPLAINED} cues are ranked first {found}; {by_chance} by chance"
 
 
 def measure_heads(
@@ -291,16 +260,3 @@ def measure_agreement(task: Translation, state: TrainState, split: str, folder: 
     print(f"agreement with attributions, rank correlations over {len(found)} sentences")
     print(markdown(rows, 2))
     print(f"{completeness_note(found)}\n")
-
-
-def measure_senses(task: Task, state: TrainState, folder: Path) -> None:
-    """Write and print how well the vectors of each layer distinguish the senses of words."""
-    found = sense_vectors(task, state)
-    if found is None:
-        return
-    rows = senses_table(found)
-    write_tables(rows, folder / "senses", 2)
-    write_tables(words_table(found), folder / "senses_of_words", 1)
-    draw_senses(found, folder / "senses")
-    print(f"senses of words with at least {FEWEST} uses in the splits beside train, in %")
-    print(markdown(rows, 2))

@@ -1,7 +1,6 @@
 """Train several runs, and report mean and standard deviation over seeds."""
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -12,26 +11,20 @@ import jax
 from experiments.analysis.curves import draw_runs
 from experiments.commands.train import train
 from experiments.config import Config
-from experiments.config_files import REPOSITORY
 from experiments.errors import UsageError
 from experiments.files import write_whole
-from experiments.launch.slurm import ResumableCommand, read_options, script_of, slurm_executor
 from experiments.records import Record, Run, label_of, table, warn_skipped
 from experiments.registry import TASKS
 from experiments.results import NOT_SHOWN, SHOWN
-from experiments.training.metrics import read_metrics
+from experiments.training.metrics import import_wandb, read_metrics
 from experiments.training.plateau import best_step, monitored_loss, out_of_patience
-from experiments.training.weights_and_biases import import_wandb
 from experiments.workdir import Workdir
-
-LONGEST_JOB = 24 * 60  # minutes, of a job on this machine
 
 
 def sweep(
     runs: Mapping[str, Config],
     workdir: Workdir,
     cache: Path,
-    cluster: str | None = None,
     wandb: str | None = None,
 ) -> None:
     """Train each run, and write `sweep.json`, `sweep.md` and `sweep.png`.
@@ -40,11 +33,9 @@ def sweep(
         runs: config of each run; names that differ in "seed=N" alone have one row.
         workdir: contains a folder for each run.
         cache: folder of generated data.
-        cluster: where submitit trains the runs: "local", "slurm", or the path of a batch script of
-            Slurm; None for this process.
         wandb: project of Weights & Biases that takes the metrics of each run too.
     """
-    places = train_all(runs, workdir, cache, cluster, wandb)
+    places = train_all(runs, workdir, cache, wandb)
     points: dict[str, list[Run]] = {}
     for name, place in places.items():
         run = Run.read(place.path, name)
@@ -84,7 +75,6 @@ def train_all(
     runs: Mapping[str, Config],
     workdir: Workdir,
     cache: Path,
-    cluster: str | None = None,
     wandb: str | None = None,
 ) -> dict[str, Workdir]:
     """Train each run that has not reached its end, each in its folder.
@@ -113,18 +103,13 @@ def train_all(
         places[name].claim(run)
     waiting = [name for name, run in resolved.items() if not has_ended(run, places[name])]
     print(f"{len(waiting)} of {len(runs)} runs have not reached their end")
-    if cluster:
-        plugin = next(iter(resolved.values())).plugin
-        flags = {"cache": cache, "plugin": plugin, "wandb": wandb}
-        _submit({name: resolved[name] for name in waiting}, workdir, cluster, flags)
-    else:
-        for name in waiting:
-            print(f"== {name}")
-            try:
-                train(resolved[name], places[name], cache, wandb=wandb)
-            except FloatingPointError as error:  # the others are trained all the same
-                warn_skipped(name, error)
-            jax.clear_caches()  # or programs of all runs stay in memory
+    for name in waiting:
+        print(f"== {name}")
+        try:
+            train(resolved[name], places[name], cache, wandb=wandb)
+        except FloatingPointError as error:  # the others are trained all the same
+            warn_skipped(name, error)
+        jax.clear_caches()  # or programs of all runs stay in memory
     ended = {name: place for name, place in places.items() if has_ended(resolved[name], place)}
     if not ended:
         raise UsageError(f"none of the runs in {workdir.path} reached its end")
@@ -147,49 +132,6 @@ def has_ended(config: Config, workdir: Workdir) -> bool:
         return False
     is_done = losses[-1][0] >= train.steps or out_of_patience(losses, train.patience)
     return is_done and results["step"] == best_step(losses)
-
-
-def _submit(
-    runs: Mapping[str, Config],
-    workdir: Workdir,
-    cluster: str,
-    flags: Mapping[str, str | Path | None],
-) -> None:
-    """Train runs in an array of jobs, and wait until all have ended.
-
-    Each job is the command that continues a run by its workdir alone. Jobs of Slurm have the
-    options of a batch script; variables such as SBATCH_PARTITION and SBATCH_TIMELIMIT override
-    them.
-    """
-    import submitit
-
-    common = [f"--{name}={value}" for name, value in flags.items() if value is not None]
-    places = {name: Workdir(workdir.path / name) for name in runs}
-    commands = [
-        [sys.executable, str(REPOSITORY / "run.py"), f"--workdir={place.path}", *common]
-        for place in places.values()
-    ]
-    if not commands:
-        return
-    folder, name = workdir.path / "jobs", workdir.path.name
-    if cluster == "local":
-        executor, run = submitit.AutoExecutor(folder, cluster), submitit.helpers.CommandFunction
-        executor.update_parameters(name=name, timeout_min=LONGEST_JOB)
-    else:
-        options = read_options(script_of(cluster))
-        executor, run = slurm_executor(folder, name, REPOSITORY, options), ResumableCommand
-    jobs = executor.submit_array([run(command) for command in commands])
-    try:
-        for name, job in zip(runs, jobs, strict=True):
-            print(f"== {name}: job {job.job_id}", flush=True)
-            if job.exception() is not None:
-                warn_skipped(name, f"its job failed, see {job.paths.stderr}")
-            elif not has_ended(runs[name], places[name]):  # as after SIGTERM to the training alone
-                warn_skipped(name, f"its job stopped before the end, see {job.paths.stderr}")
-    except KeyboardInterrupt:
-        numbers = " ".join(job.job_id for job in jobs if not job.done())
-        print(f"these jobs go on, see {folder}: {numbers}", file=sys.stderr)
-        raise
 
 
 def score_rows(records: Sequence[Record]) -> list[dict[str, str]]:

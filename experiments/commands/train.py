@@ -8,8 +8,8 @@ from experiments.config import Config
 from experiments.processes import check_same
 from experiments.registry import TASKS
 from experiments.results import results_so_far
+from experiments.training.metrics import import_wandb
 from experiments.training.session import fit_in
-from experiments.training.weights_and_biases import import_wandb
 from experiments.warm_start import parameters_to_start_from
 from experiments.workdir import Workdir
 

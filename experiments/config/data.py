@@ -158,26 +158,6 @@ class CopyData(RandomData):
         check_at_least("sizes.train", self.sizes.train, TRAIN_PER_SYMBOL * 10)
 
 
-@dataset(source=f"{SEQUENCES}.planted_cue:SOURCE", contains=("pairs",))
-@dataclass(frozen=True, kw_only=True)
-class PlantedCueData(RandomData):
-    """Random words; one of them, the cue, decides the target."""
-
-    name: str = "planted_cue"
-    cues: int = option(10, "different cues, each with its target", least=1)
-    words: int = option(40, "different words that decide nothing", least=1)
-    shortest: int = option(6, "words of the shortest sequence, with the cue", least=2)
-    longest: int = option(12, "words of the longest sequence")
-    sizes: Sizes = field(default_factory=Sizes)
-
-    def __post_init__(self) -> None:
-        """Check the fields."""
-        super().__post_init__()
-        check_at_least("longest", self.longest, self.shortest)
-        least = TRAIN_PER_SYMBOL * max(self.cues, self.words)
-        check_at_least("sizes.train", self.sizes.train, least)
-
-
 @dataset(source=f"{SEQUENCES}.reverse:SOURCE", contains=("pairs",))
 @dataclass(frozen=True, kw_only=True)
 class ReverseData(RandomData):

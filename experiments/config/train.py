@@ -8,7 +8,7 @@ from experiments.config.build import option
 from experiments.errors import check_at_least, check_positive, check_share, one_of
 from experiments.registry import EVALUATORS, LOSSES, METRICS
 
-SCHEDULES = ("constant", "plateau", "linear", "cosine", "inverse_sqrt")
+SCHEDULES = ("constant", "linear", "cosine", "inverse_sqrt")
 DTYPES = ("float32", "bfloat16")
 # Values of the validation split that training can follow without evaluators.
 MONITORED = ("loss", "nll", "accuracy")
@@ -39,18 +39,9 @@ class TrainPart:
     log_every: int = option(50, "steps between two rows of training metrics")
     evaluate_every: int = option(100, "steps between two measurements of the validation split")
     sample_every: int = option(500, "steps between two samples")
-    sample_maps: bool = option(
-        False, "whether samples contain the attention of one sentence, for an animation"
-    )
     checkpoint_every: int = option(500, "steps between two checkpoints, without patience")
     checkpoint_minutes: float = option(
         10.0, "minutes after which a checkpoint is saved between those; 0: never"
-    )
-    step_timeout: float = option(
-        0.0,
-        "seconds after which a step that has not ended, compilation included, ends the process "
-        "with the stacks of its threads; a batch that is measured, an evaluator, a sample and a "
-        "save of a checkpoint are steps too, so it must exceed the time of each; 0: never",
     )
     skip_nonfinite: int = option(
         0,
@@ -64,7 +55,7 @@ class TrainPart:
     )
     monitor: str = option(
         "loss",
-        "value of the validation split that patience and schedule=plateau follow",
+        "value of the validation split that patience follows",
     )
     monitor_mode: str = option(
         "", f"whether its min or its max is best; can be left out for {', '.join(MODE_OF)}"
@@ -72,8 +63,6 @@ class TrainPart:
     patience: int = option(
         0, "evaluations without gain that end the training at the best; 0: never"
     )
-    plateau_patience: int = option(2, "those after which schedule=plateau lowers the rate")
-    plateau_factor: float = option(0.5, "by which it lowers the rate")
     dtype: str = option("float32", "of the computation in training: float32 or bfloat16")
 
     def __post_init__(self) -> None:
@@ -82,16 +71,14 @@ class TrainPart:
             check_at_least(name, getattr(self, name), 1)
         for name, least in (
             ("average", 1),
-            ("plateau_patience", 1),
             ("patience", 0),
             ("skip_nonfinite", 0),
             ("checkpoint_minutes", 0),
-            ("step_timeout", 0),
         ):
             check_at_least(name, getattr(self, name), least)
         for name in ("learning_rate", "clip_norm", "epsilon"):
             check_positive(name, getattr(self, name))
-        for name in ("beta1", "beta2", "weight_decay", "ema", "plateau_factor"):
+        for name in ("beta1", "beta2", "weight_decay", "ema"):
             check_share(name, getattr(self, name))
         one_of("schedule", self.schedule, SCHEDULES)
         one_of("dtype", self.dtype, DTYPES)

@@ -21,7 +21,6 @@ class Source:
         tests: the splits that a trained model is measured on.
         text: how its text becomes tokens and back.
         has_phenomena: whether its test split is of sentences that `by_phenomenon` knows.
-        has_cue: whether one source word, that of the link of a pair, decides the target.
         is_running: whether its examples are the parts of one text.
         may_split: whether a text that is longer than the model reads may become several examples;
             of data without targets.
@@ -35,7 +34,6 @@ class Source:
     tests: tuple[str, ...] = ("test",)
     text: Text = EVERY_WORD
     has_phenomena: bool = False
-    has_cue: bool = False
     is_running: bool = False
     may_split: bool = False
     has_images: bool = False

@@ -14,7 +14,6 @@ from flax import nnx
 from jax import Array
 
 from attention.modules import Output
-from experiments.analysis.animation import as_row, shown_maps
 from experiments.analysis.collect import Collector, Example
 from experiments.config import Config
 from experiments.data.batches import (
@@ -45,7 +44,6 @@ from experiments.training.learner import Learner
 from experiments.training.loss import Objective, TokenLosses, objective
 from experiments.training.sharding import context_options
 from experiments.training.step import TrainState
-from experiments.training.watchdog import step_begins
 from experiments.workdir import Workdir
 
 SHOWN = 32  # tokens of a long text that are shown
@@ -201,17 +199,6 @@ class Task(ABC, Generic[Batch]):
     def sample(self, state: TrainState) -> str:
         """Show in a few lines what the model can do."""
 
-    def sample_maps(self, state: TrainState) -> dict[str, Any]:
-        """Return the attention of the first validation example and the step, as JSON values.
-
-        Raises:
-            UsageError: a model that does not attend.
-        """
-        (pair,) = self.first_examples("validation", 1)
-        example = self.example(state, pair.source, pair.target)
-        (found,) = self.collector(state.parameters, [example])
-        return as_row(int(state.step), shown_maps(found))
-
     @cached_property
     def collector(self) -> Collector:
         """Collects the attention of the model."""
@@ -225,7 +212,6 @@ class Task(ABC, Generic[Batch]):
         self, answers: Sequence[str], split: str, metrics: Sequence[str]
     ) -> dict[str, Any]:
         """Compare answers to a split with its references, by the names of metrics."""
-        step_begins()
         references = [example.target for example in self.examples(split)]
         tokenized = getattr(self.config.data, "tokenized", False)
         return answer_scores(metrics, answers, references, tokenized=tokenized)
@@ -239,7 +225,6 @@ class Task(ABC, Generic[Batch]):
             found |= self.answer_scores(answers, "validation", metrics)
         for name in names:
             if name in EVALUATORS:
-                step_begins()
                 evaluator = EVALUATORS[name]
                 with errors_of(f"the evaluator {name!r}"):
                     for key, value in evaluator(self, state).items():

@@ -14,7 +14,7 @@ from attention.modules import EncoderDecoder, Output, RecurrentEncoderDecoder
 from attention.modules.context import add_losses
 from attention.modules.layers import split_rng
 from attention.primitives import masks
-from experiments.analysis.agreement import Explainer, explained, linked_first
+from experiments.analysis.agreement import Explainer
 from experiments.analysis.collect import Example
 from experiments.analysis.figures import maps_figure, save
 from experiments.config import Config
@@ -40,8 +40,6 @@ from experiments.workdir import Workdir
 ARCHITECTURES = {"transformer": EncoderDecoder, "recurrent": RecurrentEncoderDecoder}
 REDRAWN = 8_192  # examples that subword dropout segments at once, some seconds before they are used
 SAMPLED = 3  # sentences of a sample
-EXPLAINED = 200  # examples with a planted cue
-CUE_FIRST = "cue ranked first"  # share of these examples, by explanation
 DRAWN = 7  # words of the sentence with a picture of its attention
 
 
@@ -141,18 +139,13 @@ class Translation(Task[Batch | PackedPairs]):
         return sums, output.losses
 
     def measure(self, state: TrainState, split: str) -> Measured:
-        """Measure loss and translations, and of some test splits more.
-
-        These are the phenomena of toy data, and the explanations of a planted cue.
-        """
+        """Measure loss and translations, and of the toy test split the phenomena too."""
         examples, answers = [*self.examples(split)], self.answer_split(state, split)
         scores = self.losses(state, split)
         scores |= self.answer_scores(answers, split, self.config.decoding.metrics)
         parts: dict[str, dict[str, Any]] = {}
         if split == "test" and self.source.has_phenomena:
             parts = by_phenomenon(examples, answers)
-        if split == "test" and self.source.has_cue:
-            parts = {CUE_FIRST: linked_first(*explained(self, state, split, EXPLAINED))}
         return Measured({split: scores, **parts}, answers)
 
     def answer_split(self, state: TrainState, split: str) -> list[str]:

@@ -24,7 +24,6 @@ from experiments.processes import any_process
 from experiments.training.digest import digests
 from experiments.training.plateau import best_step
 from experiments.training.step import TrainState
-from experiments.training.watchdog import step_begins
 
 UNFINISHED = ".orbax-checkpoint-tmp"  # in the name of the folder of a save that has not ended
 WRITE_ERRORS = OSError, ValueError  # of a full disk
@@ -121,7 +120,6 @@ class Checkpoints:
         Raises:
             UsageError: it cannot be written.
         """
-        step_begins()
         with self._write_errors():
             self._manager.wait_until_finished()
 
@@ -197,7 +195,6 @@ class Checkpoints:
         return state._replace(parameters=jax.tree.map(lambda leaf: leaf / count, total))
 
     def _read(self, step: int, like: TrainState) -> tuple[TrainState, dict[str, Any]]:
-        step_begins()
         arguments = ocp.args.Composite(
             state=ocp.args.StandardRestore(jax.tree.map(_with_sharding, like)),
             progress=ocp.args.JsonRestore(),

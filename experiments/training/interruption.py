@@ -13,7 +13,6 @@ import jax
 
 from experiments.errors import Stopped
 from experiments.processes import any_process
-from experiments.training.watchdog import step_begins
 
 SIGNALS = signal.SIGTERM, signal.SIGINT
 
@@ -26,7 +25,6 @@ def stop_point() -> None:
     All processes call it between two parts of a measurement, each of which is a step for the
     timeout.
     """
-    step_begins()
     if _measuring is not None and any_process(_measuring.requested):
         raise Stopped
 

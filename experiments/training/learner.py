@@ -29,7 +29,6 @@ from experiments.training.sharding import (
     shardings,
 )
 from experiments.training.step import Batch, LossFunction, TrainState, make_steps
-from experiments.training.watchdog import step_begins
 
 
 class Learner:
@@ -80,7 +79,6 @@ class Learner:
                 step=jax.numpy.int32(0),
                 parameters=parameters,
                 average=parameters if train.ema else None,
-                lr_scale=jax.numpy.float32(1),
                 optimizer=optimizing.init(parameters),
                 rng=step_rng,
             )
@@ -194,7 +192,6 @@ class Learner:
         )
 
         def run(parameters: nnx.State, *arrays: Array) -> Array:
-            step_begins()
             return gather_to_host(program(one_copy(parameters), *arrays))
 
         return run

@@ -15,9 +15,8 @@ from experiments.errors import Stopped
 from experiments.training.interruption import Interruption
 from experiments.training.measurements import NonFiniteError, Requests, Speed, StepMeasurements
 from experiments.training.metrics import Metrics
-from experiments.training.plateau import best_step, monitored_loss, out_of_patience, stalls
+from experiments.training.plateau import best_step, monitored_loss, out_of_patience
 from experiments.training.step import TrainState
-from experiments.training.watchdog import step_begins
 
 # What a checkpoint contains beside the state: seconds of training; the monitored losses with their
 # steps; the measurements of steps after the last row of metrics; steps in a row that were skipped;
@@ -49,7 +48,7 @@ def fit(
         read_batch: returns the batch of a step, counted from 0, and the number of its rows.
         train_step: of `make_steps`; with requests if there are several processes.
         config: steps, the intervals between measurements, samples and checkpoints, the monitored
-            value, patience, and the fields of the "plateau" schedule.
+            value and patience.
         metrics: takes the measurements.
         save: takes the states, each with its progress.
         evaluate: measures the validation split.
@@ -154,7 +153,6 @@ class _Loop:
         batch: Any,  # noqa: ANN401 - what `train_step` takes
         work: float,
     ) -> None:
-        step_begins()
         requests = () if jax.process_count() == 1 else (self._own_requests,)
         self.state, measured = train_step(self.state, batch, *requests)
         self.step += 1
@@ -232,14 +230,10 @@ class _Loop:
             _check_finite("loss", evaluated["loss"], step)
             _check_finite(config.monitor, self.losses[-1][1], step)
             self._metrics.write(step, "validation", evaluated)
-            if config.schedule == "plateau" and stalls(self.losses, config.plateau_patience):
-                scale = self.state.lr_scale * config.plateau_factor
-                self.state = self.state._replace(lr_scale=scale)
         del self._left[0]
 
     def _save_state(self) -> None:
         self._measured.collect()  # no checkpoint follows a non-finite loss
-        step_begins()
         self.saved = self.progress
         self._save(self.state, self.saved)
         self._saved_step, self._saved_at = self.step, time.monotonic()

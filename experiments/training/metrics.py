@@ -4,6 +4,7 @@ import json
 import math
 import time
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Self
 
@@ -11,6 +12,7 @@ from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.summary import scalar
 
+from experiments.errors import UsageError
 from experiments.files import append, named_errors
 from experiments.json_files import read_json_lines
 
@@ -24,15 +26,14 @@ class Metrics:
     bytes. `timing.jsonl` contains speed and memory.
     """
 
-    def __init__(self, directory: Path, *, step: int, wandb: Any = None) -> None:  # noqa: ANN401 - wandb.Run, an extra
+    def __init__(self, directory: Path, *, step: int) -> None:
         """Open the files of a run.
 
         Args:
             directory: the workdir.
             step: newest step of the run; TensorBoard drops later ones.
-            wandb: run of Weights & Biases that takes the rows too.
         """
-        self._directory, self._wandb = directory, wandb
+        self._directory = directory
         # Events are written by this thread, not by that of a `SummaryWriter`: if it ends, as on a
         # full disk, its queue blocks the training.
         folder = directory / "tensorboard"
@@ -55,9 +56,6 @@ class Metrics:
     ) -> None:
         values = {name: float(value) for name, value in values.items()}
         append(self._directory / name, json.dumps({**row, **values}) + "\n")
-        if self._wandb is not None:
-            named = {f"{group}/{label}": value for label, value in values.items()}
-            self._wandb.log(named, step=row["step"])
         with named_errors(self._events_path):
             for label, value in values.items():
                 if not math.isfinite(value):
@@ -71,9 +69,7 @@ class Metrics:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Close the events and the run of Weights & Biases."""
-        if self._wandb is not None:
-            self._wandb.finish()
+        """Close the events."""
         with named_errors(self._events_path):
             self._events.close()
 
@@ -86,3 +82,26 @@ def read_metrics(directory: Path) -> list[dict]:
     """
     path = directory / METRICS
     return read_json_lines(path, {"step": int, "split": str}) if path.exists() else []
+
+
+def import_wandb() -> Any:  # noqa: ANN401 - a module
+    """Import `wandb`.
+
+    Raises:
+        UsageError: it is not installed.
+    """
+    try:
+        return import_module("wandb")
+    except ModuleNotFoundError as error:
+        raise UsageError('--wandb needs an extra: pip install ".[wandb]"') from error
+
+
+def start_wandb(project: str, folder: Path, config: dict[str, Any]) -> None:
+    """Send the TensorBoard events of a run to a project of Weights & Biases until Python ends."""
+    import_wandb().init(
+        project=project,
+        name=folder.name,
+        dir=str(folder),
+        config=config,
+        sync_tensorboard=True,
+    )

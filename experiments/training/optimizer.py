@@ -14,7 +14,7 @@ def schedule(config: TrainPart) -> optax.Schedule:
     """Return the learning rate of each step: a linear rise from 0, then a fall of the named form.
 
     "linear" and "cosine" reach 0 at the last step; "inverse_sqrt" falls with 1/√step (Vaswani et
-    al. 2017, equation 3); "constant" stays, and so does "plateau", which the training loop lowers.
+    al. 2017, equation 3); "constant" stays.
     An extended run continues with the schedule of its new length, so a rate that has fallen to 0
     rises again.
 
@@ -25,7 +25,6 @@ def schedule(config: TrainPart) -> optax.Schedule:
     fall = config.steps - rise
     falls = {
         "constant": optax.constant_schedule(peak),
-        "plateau": optax.constant_schedule(peak),
         "linear": optax.linear_schedule(peak, 0.0, fall),
         "cosine": optax.cosine_decay_schedule(peak, fall),
         "inverse_sqrt": lambda step: (  # computed, with a step below 0, in the warm-up too

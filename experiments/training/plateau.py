@@ -1,8 +1,4 @@
-"""The best of the validation losses, and the number of evaluations since.
-
-`optax.contrib.reduce_on_plateau` takes a loss at every step and does not keep them, so it does not
-tell which checkpoint was the best.
-"""
+"""The best of the validation losses, and the number of evaluations since."""
 
 from collections.abc import Mapping, Sequence
 
@@ -44,8 +40,3 @@ def evaluations_since_best(losses: Losses) -> int:
 def out_of_patience(losses: Losses, patience: int) -> bool:
     """Return whether `patience` evaluations came after the best; never with a patience of 0."""
     return 0 < patience <= evaluations_since_best(losses)
-
-
-def stalls(losses: Losses, patience: int) -> bool:
-    """Return whether the evaluations after the best are `patience`, or a multiple of it."""
-    return evaluations_since_best(losses) % patience == 0 < evaluations_since_best(losses)

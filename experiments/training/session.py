@@ -23,12 +23,10 @@ from experiments.training.interruption import Interruption
 from experiments.training.learner import Learner
 from experiments.training.loop import BEGINNING, fit
 from experiments.training.measurements import NonFiniteError
-from experiments.training.metrics import Metrics, read_metrics
+from experiments.training.metrics import Metrics, read_metrics, start_wandb
 from experiments.training.plateau import best_step, out_of_patience
 from experiments.training.profile import profiled
 from experiments.training.step import TrainState
-from experiments.training.watchdog import step_timeout
-from experiments.training.weights_and_biases import start_wandb
 from experiments.workdir import Workdir
 
 NAMED = 8  # examples of a batch in a sentence; its file has all
@@ -52,9 +50,6 @@ class Trainable(Protocol):
 
     def sample(self, state: TrainState) -> str:
         """Show in a few lines what the model can do."""
-
-    def sample_maps(self, state: TrainState) -> Mapping[str, Any]:
-        """Return the attention of a validation example and the step, as JSON values."""
 
 
 class Trained(NamedTuple):
@@ -125,43 +120,40 @@ def fit_in(
             state, progress = checkpoints.restore(learner.abstract_state)
             state, lengths = learner.continued(state), progress["lengths"]
             warn_of_other_bits(workdir, progress["bits_depend_on"], bits_depend_on(learner.mesh))
-        first, train_step, run = int(state.step), _with_flags(learner), None
+        first, train_step = int(state.step), _with_flags(learner)
         if not _has_ended(state, progress, config):
             workdir.keep_start(origin())
             if profile:
                 train_step = profiled(train_step, workdir.path, config.train.steps - first)
             if wandb and jax.process_index() == 0:
-                run = start_wandb(wandb, workdir.path, config.to_dict())
+                start_wandb(wandb, workdir.path, config.to_dict())
         workdir.cut(lengths)
 
         def save(state: TrainState, progress: dict[str, Any]) -> None:
             found = {"lengths": workdir.lengths(), "bits_depend_on": bits_depend_on(learner.mesh)}
             checkpoints.save(learner.to_save(state), progress | found)
 
-        with step_timeout(config.train.step_timeout):
-            if config.train.sample_maps and first == 0:
-                workdir.keep_maps(task.sample_maps(learner.to_use(state)))
-            with Metrics(workdir.path, step=first, wandb=run) as metrics:
-                try:
-                    state, progress = fit(
-                        state,
-                        learner.batch_reader(batches),
-                        train_step,
-                        config=config.train,
-                        metrics=metrics,
-                        save=save,
-                        evaluate=lambda state: task.validate(learner.to_use(state)),
-                        sample=lambda state: _sample(workdir, task, learner.to_use(state)),
-                        flops=learner.flops,
-                        progress=progress,
-                        stop=stop,
-                    )
-                except NonFiniteError as error:
-                    why = _with_batch(error, workdir, batches, config)
-                    raise FloatingPointError(why) from error
-                finally:
-                    checkpoints.wait()
-            trained = Trained.of(checkpoints, learner.to_save(state), progress, config)
+        with Metrics(workdir.path, step=first) as metrics:
+            try:
+                state, progress = fit(
+                    state,
+                    learner.batch_reader(batches),
+                    train_step,
+                    config=config.train,
+                    metrics=metrics,
+                    save=save,
+                    evaluate=lambda state: task.validate(learner.to_use(state)),
+                    sample=lambda state: _sample(workdir, task, learner.to_use(state)),
+                    flops=learner.flops,
+                    progress=progress,
+                    stop=stop,
+                )
+            except NonFiniteError as error:
+                why = _with_batch(error, workdir, batches, config)
+                raise FloatingPointError(why) from error
+            finally:
+                checkpoints.wait()
+        trained = Trained.of(checkpoints, learner.to_save(state), progress, config)
     if any_process(stop.requested):  # during the last save, or while a mean was read
         raise Stopped.at(int(state.step), config.train.steps)
     return trained
@@ -179,12 +171,9 @@ def _with_flags(learner: Learner) -> Callable[..., tuple[TrainState, dict[str, A
 
 def _sample(workdir: Workdir, task: Trainable, state: TrainState) -> Callable[[], str]:
     """Return a function that stores the sample of a state."""
-    maps = task.sample_maps(state) if task.config.train.sample_maps else None
     step, text = int(state.step), task.sample(state)
 
     def keep() -> str:
-        if maps is not None:
-            workdir.keep_maps(maps)
         return workdir.keep_sample(step, text)
 
     return keep

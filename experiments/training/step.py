@@ -28,7 +28,6 @@ class TrainState(NamedTuple):
         parameters: of the model, as `flax.nnx.split` returns them.
         average: their exponential moving average; None without one.
         optimizer: state of the optimizer.
-        lr_scale: factor of the updates, below 1 after a plateau of the validation loss.
         rng: random key from which that of each step is derived; constant.
     """
 
@@ -36,7 +35,6 @@ class TrainState(NamedTuple):
     parameters: nnx.State
     average: nnx.State | None
     optimizer: optax.OptState
-    lr_scale: Array
     rng: Array
 
     def to_use(self) -> Self:
@@ -104,11 +102,10 @@ def make_steps(
         gradients, sums = accumulated(gradient, state.parameters, batch, rng, microbatches, mesh)
         gradients = optax.tree.scale(1 / jnp.maximum(sums.tokens, 1), gradients)
         updates, opt_state = optimizer.update(gradients, state.optimizer, state.parameters)
-        updates = optax.tree.scale(state.lr_scale, updates)
         parameters = optax.apply_updates(state.parameters, updates)
         metrics = per_token(sums) | {
             "gradient_norm": optax.tree.norm(gradients),  # before clipping
-            "learning_rate": schedule(state.step) * state.lr_scale,
+            "learning_rate": schedule(state.step),
         }
         after = state._replace(step=state.step + 1, parameters=parameters, optimizer=opt_state)
         after = after._replace(average=moved(after, decay))

@@ -1,1 +1,0 @@
-"""Starting runs on clusters."""
