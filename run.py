@@ -161,7 +161,7 @@ def start_jax(command: Command) -> None:
 
     from experiments.environment import num_cores
     from experiments.processes import cores_per_process, start_processes
-    from experiments.training.sharding import cores_as_devices
+    from experiments.sharding import cores_as_devices
 
     coordinator, number, process = map(command.options.get, PROCESS_FLAGS)
     cores_as_devices(cores_per_process(num_cores(), coordinator, number))
@@ -192,7 +192,7 @@ def call(
     """Call the experiment with a workdir; return the exit status."""
     cache = command.cache
     if command.runs:
-        do = getattr(import_module(f"experiments.commands.{command.mode}"), command.mode)
+        do = getattr(import_module(f"experiments.{command.mode}"), command.mode)
         do(config, workdir, cache, **options(command))
         return 0
     if command.mode == "describe":
@@ -202,7 +202,7 @@ def call(
     if command.mode in USES and command.weights is None:
         config = workdir.as_trained(config, other_data=command.mode == "evaluate")
     if config.task in TASKS:
-        experiment = import_module(f"experiments.commands.{command.mode}")
+        experiment = import_module(f"experiments.{command.mode}")
     else:
         experiment = EXPERIMENTS[config.task].load()
     do = getattr(experiment, command.mode)

@@ -15,8 +15,8 @@ from experiments.data.fingerprint import fingerprint
 from experiments.errors import UsageError
 from experiments.files import write_whole
 from experiments.json_files import read_json
+from experiments.metrics import read_metrics
 from experiments.results import SHOWN, deciding, differing
-from experiments.training.metrics import read_metrics
 from experiments.workdir import CHANGEABLE, IGNORED_WHEN_COMPARING_CONFIGS, Workdir
 
 Scores = Mapping[str, Mapping[str, float]]  # of each split, by name

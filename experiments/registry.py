@@ -112,7 +112,7 @@ SOURCES: Registry[Any] = Registry("data.name", module="experiments.config.data")
 TASK_PARTS: Registry[TaskParts] = Registry("task", module="experiments.config")
 TASKS: Registry[Any] = Registry("task", module="experiments.config")
 LOSSES: Registry[Any] = Registry(
-    "train.loss", {"cross_entropy": "experiments.training.loss:cross_entropy"}
+    "train.loss", {"cross_entropy": "experiments.losses:cross_entropy"}
 )
 METRICS: Registry[Any] = Registry(
     "decoding.metrics",

@@ -13,8 +13,8 @@ from experiments.config.mesh import MeshPart
 from experiments.data.tokenizers import Tokenizers
 from experiments.inference.prediction import Prediction
 from experiments.registry import TASKS
+from experiments.sharding import one_copy
 from experiments.training.session import restore
-from experiments.training.sharding import one_copy
 from experiments.training.step import TrainState
 from experiments.workdir import Workdir
 

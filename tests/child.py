@@ -18,7 +18,7 @@ ONE_DEVICE = "import jax; jax.config.update('jax_num_cpu_devices', 1)\n"
 
 SLOW_STEPS = """
 import time
-from experiments.training import sharding
+from experiments import sharding
 place = sharding.place_rows
 sharding.place_rows = lambda *given, **named: time.sleep(0.1) or place(*given, **named)
 """
@@ -28,7 +28,7 @@ def forked() -> multiprocessing.context.BaseContext:
     """Return a context whose processes start in a hundredth of a second."""
     os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
     context = multiprocessing.get_context("forkserver")
-    modules = "experiments.commands.train", "experiments.tasks.classification", "sklearn.datasets"
+    modules = "experiments.train", "experiments.tasks.classification", "sklearn.datasets"
     context.set_forkserver_preload(["run", *modules])
     return context
 
@@ -79,7 +79,7 @@ def train(
     os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 1)
     os.dup2(1, 2)
     import run
-    from experiments.commands import train as command
+    from experiments import train as command
 
     command.measure = command.draw_learning_curve = lambda *_: None
     exec(patch, {})

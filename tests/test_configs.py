@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
+from experiments import train as training
 from experiments.analysis import senses
-from experiments.commands import train as training
-from experiments.commands.evaluate import evaluate
 from experiments.config import Config
 from experiments.errors import UsageError
+from experiments.evaluate import evaluate
 from experiments.registry import TASKS
 from experiments.tasks.task import Task
 from experiments.tasks.translation import Translation

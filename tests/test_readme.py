@@ -12,7 +12,7 @@ import pytest
 from attention.modules import ACTIVATIONS, POSITIONS
 from docs.tutorial.pictures import PICTURES
 from experiments.cli import parse
-from experiments.training.sharding import TABLE
+from experiments.sharding import TABLE
 from experiments.workdir import Workdir
 from run import check_mode, read_config
 

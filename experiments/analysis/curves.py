@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from experiments.analysis.figures import new_figure, save
-from experiments.training.metrics import read_metrics
+from experiments.metrics import read_metrics
 
 MOST_NAMES = 16  # runs that a legend names
 

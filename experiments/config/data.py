@@ -13,7 +13,7 @@ POLICIES = ("refuse", "drop")
 NOISES = ("mask", "delete", "infill", "permute")
 SUBWORDS = ("bpe", "unigram", "char", "word")
 SMALLEST_SUBWORDS = 260  # 4 special tokens and 256 bytes
-SEQUENCES = "experiments.data.sequences"
+SEQUENCES = "experiments.data"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,8 +12,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from experiments.compilation import compiled
 from experiments.processes import gather_to_host
+from experiments.sharding import is_replicated, one_copy, padded_rows
 from experiments.training.interruption import stop_point
-from experiments.training.sharding import is_replicated, one_copy, padded_rows
 
 FEWEST_ROWS = 8  # of a device: fewer are not worth the copies of the parameters
 

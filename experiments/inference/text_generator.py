@@ -19,7 +19,7 @@ from experiments.data.vocabulary import EOS
 from experiments.inference.prediction import Prediction
 from experiments.inference.sentence import Sentence, read_sentence
 from experiments.processes import gather_to_host
-from experiments.training.sharding import one_copy
+from experiments.sharding import one_copy
 
 
 def sampling(config: SamplingPart) -> Sample:

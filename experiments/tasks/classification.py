@@ -20,9 +20,9 @@ from experiments.data.words import WHOLE
 from experiments.inference.images import read_image
 from experiments.inference.prediction import Choice, Prediction
 from experiments.inference.sentence import Sentence, read_sentence
+from experiments.losses import TokenLosses
 from experiments.registry import SOURCES
 from experiments.tasks.task import Examples, Ids, Task
-from experiments.training.loss import TokenLosses
 from experiments.training.step import TrainState
 
 CLASSES = Words(WHOLE)  # each target is one class

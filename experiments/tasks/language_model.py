@@ -22,8 +22,8 @@ from experiments.experts import make_layer
 from experiments.inference.prediction import Prediction
 from experiments.inference.sentence import Sentence
 from experiments.inference.text_generator import TextGenerator
+from experiments.losses import TokenLosses
 from experiments.tasks.task import SHOWN, Examples, Ids, Task
-from experiments.training.loss import TokenLosses
 from experiments.training.step import TrainState
 
 SAMPLED = 200  # tokens of a sample

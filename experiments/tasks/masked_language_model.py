@@ -25,8 +25,8 @@ from experiments.data.vocabulary import EOS, SPECIALS
 from experiments.data.windows import Buckets, Once
 from experiments.inference.prediction import Choice, Prediction
 from experiments.inference.sentence import Sentence, read_sentence
+from experiments.losses import TokenLosses
 from experiments.tasks.task import Measured, Task
-from experiments.training.loss import TokenLosses
 from experiments.training.step import TrainState
 
 SAMPLED = 3  # sentences of a sample

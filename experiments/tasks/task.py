@@ -22,9 +22,9 @@ from experiments.data.batches import (
     TrainingBatches,
     reads_rows,
 )
+from experiments.data.corpora import warn_dropped
 from experiments.data.pairs import SentencePair
 from experiments.data.rows import Encoded, EncodedPair
-from experiments.data.sequences.corpora import warn_dropped
 from experiments.data.sources import Splits
 from experiments.data.store import (
     IdStore,
@@ -38,11 +38,11 @@ from experiments.data.tokenizers import SIDES, Tokenizers
 from experiments.errors import UsageError, as_usage_errors, errors_of
 from experiments.evaluation.scores import answer_scores
 from experiments.inference.prediction import Prediction, predictions
+from experiments.losses import Objective, TokenLosses, objective
 from experiments.registry import EVALUATORS, LOSSES, SOURCES
+from experiments.sharding import context_options
 from experiments.training.duration import resolve_duration
 from experiments.training.learner import Learner
-from experiments.training.loss import Objective, TokenLosses, objective
-from experiments.training.sharding import context_options
 from experiments.training.step import TrainState
 from experiments.workdir import Workdir
 
@@ -77,7 +77,7 @@ class Task(ABC, Generic[Batch]):
         tokenizers: of the sides of an example.
         splits: the data as it was read.
         objective: `(*, training) -> (logits, labels, counts) -> TokenLosses`, for the loss that
-            `train.loss` names; see `experiments.training.loss.objective`.
+            `train.loss` names; see `experiments.losses.objective`.
     """
 
     sides: ClassVar[tuple[int, ...]] = (0,)  # of an example that have tokens

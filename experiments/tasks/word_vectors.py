@@ -18,9 +18,9 @@ from experiments.analysis.senses import (
 from experiments.data.skip_grams import SkipGramBatch, SkipGramBatches
 from experiments.data.vocabulary import SPECIALS
 from experiments.inference.prediction import Prediction
+from experiments.losses import TokenLosses, negative_sampling_losses
 from experiments.processes import gather_to_host
 from experiments.tasks.task import Measured, Task
-from experiments.training.loss import TokenLosses, negative_sampling_losses
 from experiments.training.step import TrainState
 
 SHOWN = ("bank", "girl", "happy", "Africa", "sees")  # a sample lists the nearest words of these

@@ -13,12 +13,10 @@ from experiments.compilation import compiled
 from experiments.config import Config
 from experiments.data.batches import TrainingBatches
 from experiments.errors import as_usage_errors
+from experiments.losses import per_token
+from experiments.optimizer import optimizer, schedule
 from experiments.processes import gather_to_host
-from experiments.training.flops import matrix_flops
-from experiments.training.interruption import stop_point
-from experiments.training.loss import per_token
-from experiments.training.optimizer import optimizer, schedule
-from experiments.training.sharding import (
+from experiments.sharding import (
     batch_reader,
     make_mesh,
     one_copy,
@@ -28,6 +26,8 @@ from experiments.training.sharding import (
     rows_of_each,
     shardings,
 )
+from experiments.training.flops import matrix_flops
+from experiments.training.interruption import stop_point
 from experiments.training.step import Batch, LossFunction, TrainState, make_steps
 
 

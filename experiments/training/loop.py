@@ -12,9 +12,9 @@ from tqdm import tqdm
 
 from experiments.config.train import MONITORED, TrainPart
 from experiments.errors import Stopped
+from experiments.metrics import Metrics
 from experiments.training.interruption import Interruption
 from experiments.training.measurements import NonFiniteError, Requests, Speed, StepMeasurements
-from experiments.training.metrics import Metrics
 from experiments.training.plateau import best_step, monitored_loss, out_of_patience
 from experiments.training.step import TrainState
 

@@ -10,20 +10,20 @@ import jax
 import numpy as np
 from jax import Array
 
+from experiments.checkpoint import Checkpoints
 from experiments.config import Config
 from experiments.config.train import TrainPart
 from experiments.data.batches import TrainingBatches
 from experiments.environment import bits_depend_on
 from experiments.errors import Stopped, UsageError
 from experiments.files import remove_abandoned, write_whole
+from experiments.metrics import Metrics, read_metrics, start_wandb
 from experiments.origin import origin
 from experiments.processes import any_process, flags_array
-from experiments.training.checkpoint import Checkpoints
 from experiments.training.interruption import Interruption
 from experiments.training.learner import Learner
 from experiments.training.loop import BEGINNING, fit
 from experiments.training.measurements import NonFiniteError
-from experiments.training.metrics import Metrics, read_metrics, start_wandb
 from experiments.training.plateau import best_step, out_of_patience
 from experiments.training.profile import profiled
 from experiments.training.step import TrainState

@@ -12,8 +12,8 @@ from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from experiments.compilation import compiled
-from experiments.training.loss import TokenLosses, add_auxiliary, per_token
-from experiments.training.sharding import accumulated, gather_tables, resized, shard_rows
+from experiments.losses import TokenLosses, add_auxiliary, per_token
+from experiments.sharding import accumulated, gather_tables, resized, shard_rows
 
 Batch = TypeVar("Batch")
 # (model, batch, random key of dropout or None) -> sums of losses, `Output.losses` of the model

@@ -8,10 +8,10 @@ import jax
 import pytest
 
 import run
+from experiments.checkpoint import Checkpoints
 from experiments.config import Config
 from experiments.config_files import load_config
 from experiments.registry import TASKS
-from experiments.training.checkpoint import Checkpoints
 from experiments.training.loop import BEGINNING
 from experiments.workdir import Workdir
 from tests.experiments.initial_states import drawn_initial_states

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 import run
-from experiments.commands import train as training
+from experiments import train as training
 from experiments.inference.translator import Translator
 from experiments.tasks.task import Task
 from experiments.tasks.translation import Translation

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from experiments import explain as command
 from experiments.analysis import (
     attribution,
     collect,
@@ -15,7 +16,6 @@ from experiments.analysis import (
     inputs,
 )
 from experiments.analysis.heads import COLUMNS
-from experiments.commands import explain as command
 from experiments.workdir import Workdir
 from tests.command_line.command import make_untrained
 

@@ -10,7 +10,7 @@ import pytest
 
 import run
 from configs import toy_translation
-from experiments.commands import train as commands
+from experiments import train as commands
 from experiments.config import Config
 from experiments.workdir import Workdir
 from tests.command_line.command import REPOSITORY, command, make_untrained

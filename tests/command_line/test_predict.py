@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from experiments.checkpoint import Checkpoints
 from experiments.errors import UsageError
 from experiments.registry import TASKS
 from experiments.tasks.language_model import LanguageModeling
 from experiments.tasks.task import Task
-from experiments.training.checkpoint import Checkpoints
 from experiments.training.session import restore
 from experiments.workdir import Workdir
 from tests.command_line.command import config_of, make_untrained

@@ -1,6 +1,6 @@
 """`--mode=prepare` stores the data that a training reads."""
 
-from experiments.commands import prepare
+from experiments import prepare
 from tests.command_line.command import TINY
 
 

@@ -9,7 +9,7 @@ import jax
 import pytest
 
 import run
-from experiments.commands import train
+from experiments import train
 from tests.child import SLOW_STEPS, train_together
 
 FLAGS = (

@@ -10,15 +10,15 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-
 from experiments.analysis.animation import read_rows
+
+from experiments.checkpoint import Checkpoints
 from experiments.data.windows import Windows
 from experiments.json_files import read_json_lines
+from experiments.metrics import read_metrics
 from experiments.registry import TASKS
 from experiments.tasks.translation import Translation
-from experiments.training.checkpoint import Checkpoints
 from experiments.training.digest import digests
-from experiments.training.metrics import read_metrics
 from experiments.training.session import restore
 from experiments.warm_start import parameters_to_start_from
 from experiments.workdir import Workdir

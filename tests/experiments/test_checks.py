@@ -4,8 +4,8 @@ import pytest
 
 import run
 from experiments.cli import parse
-from experiments.commands.train import train
 from experiments.errors import UsageError
+from experiments.train import train
 from experiments.workdir import Workdir
 
 

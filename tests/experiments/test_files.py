@@ -9,7 +9,7 @@ import pytest
 
 from experiments.analysis.curves import draw_learning_curve
 from experiments.files import PART, WEEK, append, read_lines, remove_abandoned, write_whole
-from experiments.training.metrics import Metrics
+from experiments.metrics import Metrics
 
 
 @pytest.fixture

@@ -5,9 +5,8 @@ import statistics
 
 import pytest
 
-from experiments import cli
+from experiments import cli, sweep
 from experiments.cli import parse
-from experiments.commands import sweep
 from experiments.errors import UsageError
 from experiments.workdir import Workdir
 from run import read_runs, run

@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from experiments.training.metrics import read_metrics
+from experiments.metrics import read_metrics
 from tests.child import SLOW_STEPS, forked, train, train_together
 
 pytestmark = pytest.mark.slow
@@ -166,7 +166,7 @@ def slow(*given, **named):
 learner.place_rows = slow
 """,
     "save": """
-from experiments.training.checkpoint import Checkpoints
+from experiments.checkpoint import Checkpoints
 save = Checkpoints.save
 Checkpoints.save = lambda *given: stuck() or save(*given)
 """,

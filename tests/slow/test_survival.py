@@ -15,7 +15,7 @@ from itertools import count
 import jax
 import pytest
 
-from experiments.training.checkpoint import UNFINISHED, Checkpoints
+from experiments.checkpoint import UNFINISHED, Checkpoints
 from experiments.training.digest import digests
 from experiments.training.session import restore
 from tests.child import forked, train

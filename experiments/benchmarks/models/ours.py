@@ -13,11 +13,11 @@ from attention.modules import LanguageModel, TransformerConfig
 from experiments.config import Config
 from experiments.data.text import TextBatch
 from experiments.errors import as_usage_errors
+from experiments.losses import TokenLosses, token_losses
 from experiments.registry import SOURCES
 from experiments.tasks.language_model import LanguageModeling
 from experiments.tasks.translation import Translation
 from experiments.training.learner import Learner
-from experiments.training.loss import TokenLosses, token_losses
 from experiments.workdir import CHANGEABLE, IGNORED_WHEN_COMPARING_CONFIGS, Workdir
 
 

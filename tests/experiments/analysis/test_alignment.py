@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from experiments.analysis.ibm_model_1 import align, translation_table
 
 from experiments.analysis.alignment import (
     Gold,
@@ -12,7 +13,6 @@ from experiments.analysis.alignment import (
     uniform_links,
     word_weights,
 )
-from experiments.analysis.ibm_model_1 import align, translation_table
 from experiments.errors import UsageError
 
 

@@ -5,6 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from experiments.benchmarks.steps import suite as steps
 
 from configs import benchmark
 from experiments.benchmarks import products
@@ -15,7 +16,6 @@ from experiments.benchmarks.record import as_json
 from experiments.benchmarks.report import page
 from experiments.benchmarks.results import Deviation, Measurement, Results
 from experiments.benchmarks.selection import selected
-from experiments.benchmarks.steps import suite as steps
 
 FULL = named("full", 4096)
 PACKED = named("packed", 4096)

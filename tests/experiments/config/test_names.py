@@ -8,14 +8,12 @@ import pytest
 from attention import modules
 from attention.modules import recurrent
 from attention.primitives.attend import IMPLEMENTATIONS
-from experiments import registry
+from experiments import optimizer, registry
 from experiments.config import data, model, train
 from experiments.config.model import EncoderDecoderModel, RecurrentModel
-from experiments.data import subwords
-from experiments.data.sequences import noise
+from experiments.data import noise, subwords
 from experiments.data.vocabulary import EOS
 from experiments.tasks import translation
-from experiments.training import optimizer
 
 
 @pytest.mark.parametrize(

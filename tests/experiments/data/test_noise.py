@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from experiments.data.sequences.noise import MASK, NOISES, add_noise, delete, infill, mask, permute
+from experiments.data.noise import MASK, NOISES, add_noise, delete, infill, mask, permute
 
 TOKENS = [f"w{i}" for i in range(1_009)]
 

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from experiments.config.data import Sizes, SummaryData
-from experiments.data.sequences.summary import CIRCUMSTANCES, Sentence, load, main_person, summarize
+from experiments.data.summary import CIRCUMSTANCES, Sentence, load, main_person, summarize
 
 
 def sentences(text):

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from experiments.checkpoint import Checkpoints
 from experiments.config.train import TrainPart
 from experiments.errors import UsageError
 from experiments.training import checkpoint, session
-from experiments.training.checkpoint import Checkpoints
 from experiments.training.digest import digests
 from experiments.training.step import TrainState
 from experiments.workdir import Workdir

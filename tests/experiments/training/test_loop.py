@@ -8,6 +8,7 @@ from functools import partial
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from experiments.training.watchdog import step_timeout
 
 from experiments.config.train import TrainPart
 from experiments.errors import UsageError
@@ -16,7 +17,6 @@ from experiments.training.loop import BEGINNING, fit
 from experiments.training.measurements import NonFiniteError, StepMeasurements
 from experiments.training.plateau import best_step, monitored_loss
 from experiments.training.step import TrainState
-from experiments.training.watchdog import step_timeout
 
 EVERY = dict.fromkeys(("steps", "log_every", "evaluate_every", "sample_every"), 2)
 EVERY |= {"checkpoint_every": 2, "warmup_steps": 0, "schedule": "constant"}

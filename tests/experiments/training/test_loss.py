@@ -12,7 +12,7 @@ from jax.test_util import check_grads
 from ml_collections import ConfigDict
 
 from experiments.errors import UsageError
-from experiments.training.loss import (
+from experiments.losses import (
     add_auxiliary,
     cross_entropy,
     objective,

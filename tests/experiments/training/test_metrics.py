@@ -6,7 +6,7 @@ import pytest
 
 from experiments.errors import UsageError
 from experiments.json_files import read_json_lines
-from experiments.training.metrics import TIMING, Metrics, read_metrics
+from experiments.metrics import TIMING, Metrics, read_metrics
 
 
 def write(directory, first, last):

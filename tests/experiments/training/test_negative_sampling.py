@@ -8,9 +8,9 @@ from flax import nnx
 
 from experiments.config.mesh import MeshPart
 from experiments.data.skip_grams import SkipGramBatch
+from experiments.losses import negative_sampling_losses, per_token
+from experiments.sharding import accumulated, make_mesh
 from experiments.tasks.word_vectors import SkipGram
-from experiments.training.loss import negative_sampling_losses, per_token
-from experiments.training.sharding import accumulated, make_mesh
 
 
 def test_a_loss_by_hand():

@@ -11,7 +11,7 @@ from flax import nnx
 from attention.modules import LanguageModel
 from experiments.config.model import DecoderModel
 from experiments.config.train import TrainPart
-from experiments.training.optimizer import decaying, optimizer, schedule
+from experiments.optimizer import decaying, optimizer, schedule
 
 NAMES = ("constant", "plateau", "linear", "cosine", "inverse_sqrt")
 

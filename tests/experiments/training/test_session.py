@@ -13,11 +13,11 @@ from experiments.config import Config
 from experiments.config.train import TrainPart
 from experiments.environment import bits_depend_on
 from experiments.errors import UsageError
+from experiments.sharding import MESH_AXES
 from experiments.training import session
 from experiments.training.interruption import Stopped
 from experiments.training.loop import BEGINNING
 from experiments.training.session import fit_in, warn_of_other_bits
-from experiments.training.sharding import MESH_AXES
 from experiments.training.step import TrainState
 from experiments.workdir import Workdir
 

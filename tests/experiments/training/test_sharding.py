@@ -11,11 +11,11 @@ import pytest
 from flax import nnx
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
+from experiments import sharding
 from experiments.config.mesh import MeshPart
 from experiments.data.batches import Batches, FiniteBatches, Rows
 from experiments.errors import UsageError
-from experiments.training import sharding
-from experiments.training.sharding import (
+from experiments.sharding import (
     TABLE,
     accumulated,
     batch_reader,
@@ -174,7 +174,7 @@ def test_eight_devices_agree_in_every_arrangement(what, tmp_path):
 )
 def test_cores_are_devices_unless_the_environment_says_how_many(environment, number):
     code = (
-        "import jax; from experiments.training.sharding import cores_as_devices; "
+        "import jax; from experiments.sharding import cores_as_devices; "
         "cores_as_devices(3); print(jax.device_count())"
     )
     clean = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}

@@ -11,6 +11,7 @@ from flax import nnx
 
 from configs import char_lm, digits, toy_translation
 from experiments.analysis.description import Description
+from experiments.checkpoint import Checkpoints
 from experiments.compilation import compiled
 from experiments.config import Config
 from experiments.config.mesh import MeshPart
@@ -19,15 +20,14 @@ from experiments.data.text import TextBatch
 from experiments.data.tokenizers import CharacterTokenizer, Tokenizers, WordTokenizer
 from experiments.data.vocabulary import SPECIALS, Vocabulary
 from experiments.data.words import SPACED
+from experiments.losses import TokenLosses
+from experiments.sharding import make_mesh, shardings
 from experiments.tasks.classification import Classification
 from experiments.tasks.language_model import LanguageModeling
 from experiments.tasks.translation import Translation
 from experiments.training import learner
-from experiments.training.checkpoint import Checkpoints
 from experiments.training.digest import digests
-from experiments.training.loss import TokenLosses
 from experiments.training.session import fit_in
-from experiments.training.sharding import make_mesh, shardings
 from experiments.training.step import TrainState, make_steps
 from experiments.workdir import Workdir
 

@@ -3,12 +3,12 @@
 from pathlib import Path
 
 from experiments.analysis.curves import draw_learning_curve
-from experiments.commands.evaluate import measure
 from experiments.config import Config
+from experiments.evaluate import measure
+from experiments.metrics import import_wandb
 from experiments.processes import check_same
 from experiments.registry import TASKS
 from experiments.results import results_so_far
-from experiments.training.metrics import import_wandb
 from experiments.training.session import fit_in
 from experiments.warm_start import parameters_to_start_from
 from experiments.workdir import Workdir

@@ -9,14 +9,14 @@ from typing import Any
 import jax
 
 from experiments.analysis.curves import draw_runs
-from experiments.commands.train import train
 from experiments.config import Config
 from experiments.errors import UsageError
 from experiments.files import write_whole
+from experiments.metrics import import_wandb, read_metrics
 from experiments.records import Record, Run, label_of, table, warn_skipped
 from experiments.registry import TASKS
 from experiments.results import NOT_SHOWN, SHOWN
-from experiments.training.metrics import import_wandb, read_metrics
+from experiments.train import train
 from experiments.training.plateau import best_step, monitored_loss, out_of_patience
 from experiments.workdir import Workdir
 

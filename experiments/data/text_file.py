@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from experiments.config.data import TextFileData
+from experiments.data.draw import generator
 from experiments.data.fingerprint import name_of_files
 from experiments.data.pairs import SentencePair
-from experiments.data.sequences.draw import generator
 from experiments.data.source import Source
 from experiments.data.subwords import Subwords
 from experiments.data.tokenizers import Characters

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from attention.primitives.numerics import wide
-from experiments.training.loss import Objective, TokenLosses, token_losses
-from experiments.training.sharding import row_shards
+from experiments.losses import Objective, TokenLosses, token_losses
+from experiments.sharding import row_shards
 
 TILE = 2**22  # logits, which is 16 MiB of float32
 

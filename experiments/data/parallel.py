@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from itertools import zip_longest
 
 from experiments.config.data import ParallelData
-from experiments.data.sequences.corpora import (
+from experiments.data.corpora import (
     Line,
     corpus_source,
     find_files,

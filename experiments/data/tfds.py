@@ -16,7 +16,7 @@ from pathlib import Path
 import tensorflow_datasets as tfds
 
 from experiments.config.data import TfdsData
-from experiments.data.sequences.corpora import Line, corpus_source
+from experiments.data.corpora import Line, corpus_source
 from experiments.errors import UsageError, one_of
 from experiments.json_files import read_json
 

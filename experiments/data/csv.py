@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 
 from experiments.config.data import CsvData
-from experiments.data.sequences.corpora import (
+from experiments.data.corpora import (
     Line,
     corpus_source,
     find_files,

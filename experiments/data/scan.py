@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from experiments.config.data import ScanData
+from experiments.data.draw import generator
 from experiments.data.pairs import SentencePair
-from experiments.data.sequences.draw import generator
 from experiments.data.source import Source
 
 

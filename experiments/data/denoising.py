@@ -12,10 +12,10 @@ import numpy as np
 
 from experiments.config.build import as_tree
 from experiments.config.data import DenoisingData, ToySizes
+from experiments.data import toy
+from experiments.data.draw import generator
+from experiments.data.noise import BETWEEN, add_noise
 from experiments.data.pairs import SentencePair
-from experiments.data.sequences import toy
-from experiments.data.sequences.draw import generator
-from experiments.data.sequences.noise import BETWEEN, add_noise
 from experiments.data.source import Source
 from experiments.data.tokenizers import Words
 

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from experiments.config.data import CopyData
+from experiments.data.draw import generator, sequences
 from experiments.data.pairs import SentencePair
-from experiments.data.sequences.draw import generator, sequences
 from experiments.data.source import Source
 from experiments.data.tokenizers import Words
 

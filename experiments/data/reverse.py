@@ -8,8 +8,8 @@ and `longer`.
 from pathlib import Path
 
 from experiments.config.data import ReverseData
+from experiments.data.draw import generator, sequences
 from experiments.data.pairs import SentencePair
-from experiments.data.sequences.draw import generator, sequences
 from experiments.data.source import Source
 from experiments.data.tokenizers import Words
 

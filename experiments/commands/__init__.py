@@ -1,1 +1,0 @@
-"""Modes of the command line that serve every task."""

@@ -1,1 +1,0 @@
-"""Sources of texts and pairs, one file for each."""
