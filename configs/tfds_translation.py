@@ -15,8 +15,8 @@ from ml_collections import ConfigDict
 
 from configs import defaults, multi30k
 from configs.forms import FULL, is_tiny
-from experiments.config.data import TfdsData
 from experiments.config.flags import as_config_dict
+from experiments.data.tfds import TfdsData
 
 
 def get_config(form: str = FULL) -> ConfigDict:

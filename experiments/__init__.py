@@ -1,15 +1,18 @@
-"""The laboratory: everything that needs data, a clock or a disk."""
+"""The laboratory: everything that needs data, a clock or a disk.
+
+Importing it registers the datasets, tasks, losses and metrics that configs name.
+"""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from experiments.trained import Run
+from experiments import data, tasks
+from experiments.trained import Run
+from experiments.workdir import Workdir
 
-__all__ = ["load_run"]
+__all__ = ["data", "load_run", "tasks"]
 
 
-def load_run(folder: Path | str, *, cache: Path | str = ".cache") -> "Run":
+def load_run(folder: Path | str, *, cache: Path | str = ".cache") -> Run:
     """Return a trained run: its `model`, `tokenizers` and `config`, and answers to lines.
 
     For instance `load_run("workdirs/toy_translation").translate(["Jane visits Africa"])`.
@@ -21,7 +24,4 @@ def load_run(folder: Path | str, *, cache: Path | str = ".cache") -> "Run":
     Raises:
         experiments.errors.UsageError: a folder without a trained model, or a damaged one.
     """
-    from experiments.trained import Run
-    from experiments.workdir import Workdir
-
     return Run.load(Workdir(folder), Path(cache))

@@ -34,7 +34,7 @@ from experiments.config_files import (
 from experiments.errors import UsageError, as_usage_errors, nearest, one_of
 from experiments.grid import axis_flags, expand, read_axes
 from experiments.plugin import import_plugin
-from experiments.registry import TASK_PARTS, datasets_of
+from experiments.registry import TASKS, datasets_of
 from experiments.workdir import CHANGEABLE, MESH, Workdir
 
 MODES = {
@@ -214,7 +214,7 @@ def _parse_one(mode: str, argv: Sequence[str], name: str | None = None) -> Comma
         contains_run = mode == "describe" or workdir.config.exists()
         is_of_run = is_of_run and place is not None and contains_run
     base = workdir.load_config() if is_of_run else load_config(config)
-    if base.task in TASK_PARTS:
+    if base.task in TASKS:
         plugin = last_of("plugin", arguments)
         base.update({"plugin": plugin} if plugin else {})
         choose_data(base, last_of("config.data.name", arguments))
@@ -299,7 +299,7 @@ def help_text(program: str, configs: Sequence[str] = ()) -> str:
     for config in configs:
         loaded = load_config(config)
         texts = {}
-        if loaded.task in TASK_PARTS:
+        if loaded.task in TASKS:
             texts = helps(Config.read(loaded.to_dict()))
             texts["data.name"] = f"one of {', '.join(datasets_of(loaded.task))}"
         fields = {

@@ -12,6 +12,7 @@ from jax import Array
 from attention.primitives.numerics import wide
 from experiments.config.train import LabelTrainPart
 from experiments.errors import UsageError
+from experiments.registry import LOSSES
 
 REGULARIZERS = ("label_smoothing", "z_loss")  # fields of `train` that a loss may take
 # (logits [..., V], labels [...]) -> [...]: the loss of each token.
@@ -86,6 +87,7 @@ def objective(loss: TokenLoss, train: LabelTrainPart, *, training: bool) -> Obje
     return partial(token_losses, loss=partial(loss, **options))
 
 
+@LOSSES("cross_entropy")
 def cross_entropy(
     logits: Array, labels: Array, label_smoothing: float = 0.0, z_loss: float = 0.0
 ) -> Array:

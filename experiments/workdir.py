@@ -22,7 +22,7 @@ from experiments.errors import UsageError
 from experiments.files import PART, append, cut, write_whole
 from experiments.json_files import read_json, read_json_lines
 from experiments.plugin import is_imported
-from experiments.registry import TASK_PARTS
+from experiments.registry import TASKS
 
 IGNORED_WHEN_COMPARING_CONFIGS = "data.path", "literature", "plugin"
 MESH = tuple(f"mesh.{axis.name}" for axis in fields(MeshPart))
@@ -172,7 +172,7 @@ class Workdir:
         if (plugin := fields.get("plugin")) and not is_imported(plugin):
             raise UsageError(f"{self.path} was trained with a plugin: give --plugin={plugin}")
         try:
-            if fields["task"] in TASK_PARTS:
+            if fields["task"] in TASKS:
                 return as_config_dict(Config.read(fields))
             return ConfigDict(fields)
         except (ValueError, UsageError) as error:

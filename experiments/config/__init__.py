@@ -8,66 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from experiments.config import batch, data, decoding, model, train
+from experiments.config import batch, data, model
 from experiments.config.build import as_tree, build
 from experiments.config.mesh import MeshPart
 from experiments.errors import UsageError, check_seed, one_of
-from experiments.registry import (
-    DATASETS,
-    EVALUATORS,
-    TASK_PARTS,
-    TaskParts,
-    datasets_of,
-    task,
-)
-
-task(
-    "translation",
-    TaskParts(
-        reads=("pairs",),
-        models={"transformer": model.EncoderDecoderModel, "recurrent": model.RecurrentModel},
-        batch=batch.PairBatch,
-        train=train.LabelTrainPart,
-        decoding=decoding.SearchPart,
-    ),
-)("experiments.tasks.translation:Translation")
-task(
-    "language_model",
-    TaskParts(
-        reads=("characters", "text"),
-        models={"transformer": model.DecoderModel},
-        batch=batch.TextBatch,
-        train=train.LabelTrainPart,
-        decoding=decoding.SamplingPart,
-    ),
-)("experiments.tasks.language_model:LanguageModeling")
-task(
-    "masked_language_model",
-    TaskParts(
-        reads=("text",),
-        models={"transformer": model.EncoderModel},
-        batch=batch.SentenceBatch,
-        train=train.LabelTrainPart,
-    ),
-)("experiments.tasks.masked_language_model:MaskedLanguageModeling")
-task(
-    "classification",
-    TaskParts(
-        reads=("classes", "images"),
-        models={"transformer": model.ClassifierModel},
-        batch=batch.ExampleBatch,
-        train=train.LabelTrainPart,
-    ),
-)("experiments.tasks.classification:Classification")
-task(
-    "word_vectors",
-    TaskParts(
-        reads=("text",),
-        models={"skip_gram": model.SkipGramModel},
-        batch=batch.SkipGramBatch,
-        train=train.TrainPart,
-    ),
-)("experiments.tasks.word_vectors:WordVectors")
+from experiments.registry import DATASETS, EVALUATORS, TASKS, datasets_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +20,7 @@ class Config:
     """Everything that decides a run.
 
     Attributes:
-        task: name, in `TASK_PARTS`.
+        task: name, in `TASKS`.
         seed: of parameters, batches and dropout.
         architecture: name of the model, among those of the task.
         data: what is read.
@@ -113,7 +58,7 @@ class Config:
         self._check_model(getattr(self.model, "max_length", 0))
 
     def _check_batch(self, longest: int) -> None:
-        if isinstance(self.batch, batch.SentenceBatch):
+        if isinstance(self.batch, batch.SentenceBatchPart):
             lengths = self.batch.bucket_lengths
             if not lengths or max(lengths) > longest:
                 raise ValueError(
@@ -172,7 +117,7 @@ class Config:
             raise UsageError("the config needs the field 'task'")
         try:
             task = tree["task"]
-            parts = TASK_PARTS[task]
+            parts = TASKS[task].parts
             architecture = tree.get("architecture", next(iter(parts.models)))
             one_of("architecture", architecture, tuple(parts.models))
             section = tree.get("data")
@@ -218,7 +163,7 @@ def _dataset(task: str, name: str | None) -> tuple[str, type]:
     if name in DATASETS and name not in known:
         raise ValueError(
             f"data.name={name!r} contains {', '.join(DATASETS[name].contains)}, and task={task!r} "
-            f"reads {' or '.join(TASK_PARTS[task].reads)}: choose one of {', '.join(known)}"
+            f"reads {' or '.join(TASKS[task].parts.reads)}: choose one of {', '.join(known)}"
         )
     one_of("data.name", name, tuple(known))
     return name, known[name].config

@@ -19,7 +19,7 @@ class _Batch:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SentenceBatch(_Batch):
+class SentenceBatchPart(_Batch):
     """Sentences of similar length together; the longest bucket is `model.max_length`."""
 
     tokens: int = option(1_536, "positions of a batch, on either side")
@@ -27,7 +27,7 @@ class SentenceBatch(_Batch):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PairBatch(SentenceBatch):
+class PairBatchPart(SentenceBatchPart):
     """Sentence pairs, of similar length together or several in a row."""
 
     packed: bool = option(False, "several pairs in a row; False: one, of similar length in a batch")
@@ -42,7 +42,7 @@ class PairBatch(SentenceBatch):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextBatch(_Batch):
+class TextBatchPart(_Batch):
     """Rows of running text, or of several sentences."""
 
     tokens: int = option(2_048, "positions of a batch")
@@ -59,14 +59,14 @@ class TextBatch(_Batch):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExampleBatch(_Batch):
+class ExampleBatchPart(_Batch):
     """A number of labelled examples."""
 
     size: int = option(64, "examples of a batch")
 
 
 @dataclass(frozen=True, kw_only=True)
-class SkipGramBatch(_Batch):
+class SkipGramBatchPart(_Batch):
     """A number of words, each with a neighbour and some random words."""
 
     size: int = option(1_024, "words of a batch")

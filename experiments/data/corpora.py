@@ -11,16 +11,18 @@ import sys
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain, product
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, ClassVar, NamedTuple
 
-from experiments.config.data import CorpusData
+from experiments.config.build import option
+from experiments.config.data import POLICIES, Data
 from experiments.data.fingerprint import name_of_files
 from experiments.data.pairs import SentencePair
 from experiments.data.source import Source
 from experiments.data.subwords import Subwords
-from experiments.errors import UsageError
+from experiments.errors import UsageError, one_of
 
 COMPRESSED = ".gz"
 
@@ -62,24 +64,24 @@ def corpus_source(
         may_lack_target: as in `Source`.
     """
 
-    def name(config: CorpusData) -> str:
+    def name(config: "CorpusData") -> str:
         return name_of_files(files(config), config)
 
-    def load(config: CorpusData, split: str, cache: Path) -> Iterator[SentencePair]:
+    def load(config: "CorpusData", split: str, cache: Path) -> Iterator[SentencePair]:
         del cache
         return sound_pairs(lines(config, split), config, split)
 
     return Source(load, text=Subwords(), name=name, may_lack_target=may_lack_target)
 
 
-def list_files(config: CorpusData) -> list[Path]:
+def list_files(config: "CorpusData") -> list[Path]:
     """List the files in `config.path` whose names begin with a name in `config.files`."""
     stems = [Path(config.path) / name for name in vars(config.files).values()]
     found = (stem.parent.glob(f"{glob.escape(stem.name)}*") for stem in stems)
     return [path for path in chain.from_iterable(found) if path.is_file()]
 
 
-def find_files(config: CorpusData, split: str, forms: Sequence[Sequence[str]]) -> list[Path]:
+def find_files(config: "CorpusData", split: str, forms: Sequence[Sequence[str]]) -> list[Path]:
     """Find the files of a split, each plain or compressed.
 
     Args:
@@ -132,7 +134,7 @@ def read_lines(path: Path) -> Iterator[Line]:
 
 
 def sound_pairs(
-    lines: Iterable[tuple[Line, ...]], config: CorpusData, split: str
+    lines: Iterable[tuple[Line, ...]], config: "CorpusData", split: str
 ) -> Iterator[SentencePair]:
     """Yield the pairs of a split that have no fault.
 
@@ -176,3 +178,21 @@ def _fault(line: Line, longest: int) -> str:
     if "\0" in text:
         return "a NUL, which is no text"
     return f"more than data.longest={longest} words" if len(text.split()) > longest else ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CorpusData(Data):
+    """Base of the config of pairs in files, whose text is subwords."""
+
+    is_shared: ClassVar[None] = None
+    path: str = option("", "folder of the data")
+    source: str = option("en", "language that is read")
+    target: str = option("de", "language that is written")
+    tokenized: bool = option(False, "whether the text is tokenized: BLEU then counts its tokens")
+    faults: str = option("refuse", "or drop: pairs with an empty side, bad bytes, too many words")
+    longest: int = option(100, "words of the longest sentence", least=1)
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        super().__post_init__()
+        one_of("faults", self.faults, POLICIES)

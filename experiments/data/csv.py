@@ -7,9 +7,12 @@ import csv
 import io
 import zlib
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
-from experiments.config.data import CsvData
+from experiments.config.build import option
+from experiments.config.data import Splits
 from experiments.data.corpora import (
+    CorpusData,
     Line,
     corpus_source,
     find_files,
@@ -17,9 +20,10 @@ from experiments.data.corpora import (
     open_file,
 )
 from experiments.errors import UsageError
+from experiments.registry import dataset
 
 
-def lines(config: CsvData, split: str) -> Iterator[tuple[Line, ...]]:
+def lines(config: "CsvData", split: str) -> Iterator[tuple[Line, ...]]:
     """Yield the source of every row, and the target if `config.target` names a column.
 
     Raises:
@@ -67,3 +71,14 @@ def _cell(place: str, row: Mapping[str, str | None], column: str) -> Line:
 
 
 SOURCE = corpus_source(lines, list_files, may_lack_target=True)
+
+
+@dataset(source=SOURCE, contains=("text", "pairs", "classes"))
+@dataclass(frozen=True, kw_only=True)
+class CsvData(CorpusData):
+    """CSV files with a header: two of their columns."""
+
+    name: str = "csv"
+    source: str = option("text", "column that is read")
+    target: str = option("label", "column that is predicted or written")
+    files: Splits = field(default_factory=Splits)

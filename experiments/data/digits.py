@@ -1,19 +1,21 @@
 """Handwritten digits: 1,797 small images that come with scikit-learn."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from experiments.config.data import DigitsData
+from experiments.config.data import RandomData
 from experiments.data.pairs import SentencePair
 from experiments.data.source import Source
+from experiments.registry import dataset
 
 DARKEST = 16  # of a pixel, as scikit-learn delivers it
 SIZES = {"test": 360, "validation": 180, "train": 1_257}
 
 
-def load(config: DigitsData, split: str, cache: Path) -> Iterator[SentencePair]:
+def load(config: "DigitsData", split: str, cache: Path) -> Iterator[SentencePair]:
     """Yield images `[8, 8, 1]`, from 0 (paper) to 1 (ink), and the names of their classes."""
     del cache
     from sklearn.datasets import load_digits  # takes a second
@@ -27,3 +29,11 @@ def load(config: DigitsData, split: str, cache: Path) -> Iterator[SentencePair]:
 
 
 SOURCE = Source(load, has_images=True)
+
+
+@dataset(source=SOURCE, contains=("images",))
+@dataclass(frozen=True, kw_only=True)
+class DigitsData(RandomData):
+    """Images of handwritten digits."""
+
+    name: str = "digits"

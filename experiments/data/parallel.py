@@ -7,10 +7,12 @@ A split is found in `data.path` by its name in `data.files`, here "train", and b
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from itertools import zip_longest
 
-from experiments.config.data import ParallelData
+from experiments.config.data import Splits
 from experiments.data.corpora import (
+    CorpusData,
     Line,
     corpus_source,
     find_files,
@@ -18,9 +20,10 @@ from experiments.data.corpora import (
     read_lines,
 )
 from experiments.errors import UsageError
+from experiments.registry import dataset
 
 
-def lines(config: ParallelData, split: str) -> Iterator[tuple[Line, Line]]:
+def lines(config: "ParallelData", split: str) -> Iterator[tuple[Line, Line]]:
     """Yield both sides of every pair of a split.
 
     Raises:
@@ -48,3 +51,12 @@ def lines(config: ParallelData, split: str) -> Iterator[tuple[Line, Line]]:
 
 
 SOURCE = corpus_source(lines, list_files)
+
+
+@dataset(source=SOURCE, contains=("text", "pairs", "classes"))
+@dataclass(frozen=True, kw_only=True)
+class ParallelData(CorpusData):
+    """Parallel text: two files whose lines are translations, or one with two columns."""
+
+    name: str = "parallel"
+    files: Splits = field(default_factory=Splits)

@@ -7,23 +7,27 @@ for training. The cutoff of the authors is 22; Csordás et al. (EMNLP 2021) have
 can be chosen by its scores on longer commands than it was trained on, without the test split.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from experiments.config.data import ScanData
+from experiments.config.build import option
+from experiments.config.data import RandomData
 from experiments.data.draw import generator
 from experiments.data.pairs import SentencePair
 from experiments.data.source import Source
+from experiments.errors import one_of
+from experiments.registry import dataset
 
 
-def load(config: ScanData, split: str, cache: Path) -> list[SentencePair]:
+def load(config: "ScanData", split: str, cache: Path) -> list[SentencePair]:
     """Return a split; train and validation have no command in common."""
     del cache
     return _split(config)[split]
 
 
-def _split(config: ScanData) -> dict[str, list[SentencePair]]:
+def _split(config: "ScanData") -> dict[str, list[SentencePair]]:
     train, test = (_read(config, part) for part in ("train", "test"))
     if config.split == "length":
         commands = train + test
@@ -40,7 +44,7 @@ def _split(config: ScanData) -> dict[str, list[SentencePair]]:
 
 
 def _held_out(
-    config: ScanData, commands: list[SentencePair]
+    config: "ScanData", commands: list[SentencePair]
 ) -> tuple[list[SentencePair], list[SentencePair]]:
     """Return the commands that are learned, and those of the validation split."""
     if shortest := config.validation_from:
@@ -66,7 +70,7 @@ def _actions(pair: SentencePair) -> int:
     return len(pair.target.split())
 
 
-def _read(config: ScanData, part: str) -> list[SentencePair]:
+def _read(config: "ScanData", part: str) -> list[SentencePair]:
     path = Path(config.path) / f"{config.split}_{part}.txt"
     if not path.is_file():
         raise ValueError(
@@ -86,3 +90,29 @@ def _read(config: ScanData, part: str) -> list[SentencePair]:
 
 
 SOURCE = Source(load)
+
+
+@dataset(source=SOURCE, contains=("pairs",))
+@dataclass(frozen=True, kw_only=True)
+class ScanData(RandomData):
+    """Files of SCAN (Lake and Baroni 2018)."""
+
+    name: str = "scan"
+    path: str = option("data/scan", "folder of the files")
+    split: str = option("simple", "simple, or length: long commands are tested")
+    cutoff: int = option(22, "split=length: most actions of a command that is not tested", least=1)
+    validation: int = option(500, "commands of the validation split, drawn at random", least=1)
+    validation_from: int = option(
+        0, "split=length: fewest actions of a validation command, instead of drawing; 0: draw"
+    )
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        super().__post_init__()
+        one_of("split", self.split, ("simple", "length"))
+        most = self.cutoff if self.split == "length" else 0
+        if not 0 <= self.validation_from <= most:
+            raise ValueError(
+                f"validation_from must be from 0 to {most}, the cutoff with split=length, "
+                f"got {self.validation_from}"
+            )

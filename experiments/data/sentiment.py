@@ -8,13 +8,15 @@ which clause decides.
 import functools
 import random
 import re
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from experiments.config.build import as_tree
-from experiments.config.data import SentimentData, SentimentSizes
+from experiments.config.build import as_tree, option
+from experiments.config.data import RandomData, Sizes
 from experiments.data.pairs import SentencePair
 from experiments.data.source import Source
+from experiments.registry import dataset
 
 PRAISE = (
     "good", "great", "wonderful", "charming", "clever", "funny", "moving", "brilliant", "lovely",
@@ -111,7 +113,7 @@ def praises(text: str) -> bool:
     return verdict
 
 
-def corpus(seed: int = 0, sizes: SentimentSizes | None = None) -> dict[str, list[Judgement]]:
+def corpus(seed: int = 0, sizes: "SentimentSizes | None" = None) -> dict[str, list[Judgement]]:
     """Generate all splits: one half of each is praise, and no sentence occurs twice.
 
     Args:
@@ -196,7 +198,7 @@ def _toss(rng: random.Random) -> bool:
 _corpus = functools.lru_cache(maxsize=1)(corpus)  # the splits depend on one another
 
 
-def load(config: SentimentData, split: str, cache: Path) -> list[SentencePair]:
+def load(config: "SentimentData", split: str, cache: Path) -> list[SentencePair]:
     """Return a split: sentences and the names of their classes."""
     del cache
     judgements = _corpus(config.seed, config.sizes)[split]
@@ -204,3 +206,20 @@ def load(config: SentimentData, split: str, cache: Path) -> list[SentencePair]:
 
 
 SOURCE = Source(load, tests=("test", "longer"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SentimentSizes(Sizes):
+    """Sentences of each split."""
+
+    test: int = option(2_000, least=1)
+    longer: int = option(1_000, least=1)
+
+
+@dataset(source=SOURCE, contains=("text", "classes"))
+@dataclass(frozen=True, kw_only=True)
+class SentimentData(RandomData):
+    """Sentences that praise or blame."""
+
+    name: str = "sentiment"
+    sizes: SentimentSizes = field(default_factory=SentimentSizes)

@@ -8,7 +8,7 @@ from typing import Any
 from experiments.data.pairs import SentencePair
 from experiments.data.store import ImageStore, MapFunction, TextStore, store_text
 from experiments.errors import as_usage_errors, one_of
-from experiments.registry import SOURCES
+from experiments.registry import DATASETS
 
 
 def store_split(config: Any, split: str, cache: Path) -> TextStore | ImageStore:  # noqa: ANN401 - any dataset
@@ -17,7 +17,7 @@ def store_split(config: Any, split: str, cache: Path) -> TextStore | ImageStore:
     Raises:
         ValueError: a split that the source does not have, or images of another range.
     """
-    source = SOURCES[config.name]
+    source = DATASETS[config.name].source
     one_of("split", split, source.splits)
 
     def load() -> Iterator[SentencePair]:
@@ -59,7 +59,7 @@ class Splits(dict[str, TextStore | ImageStore]):
         """
         super().__init__()
         self.cache, self.map_function = cache, map_function
-        lacks = not has_targets and SOURCES[config.name].may_lack_target
+        lacks = not has_targets and DATASETS[config.name].source.may_lack_target
         self._config = replace(config, target="") if lacks else config
 
     def __missing__(self, split: str) -> TextStore | ImageStore:

@@ -10,14 +10,18 @@ time:
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
-from experiments.config.data import SummaryData
+from experiments.config.build import option
+from experiments.config.data import SMALLEST_TRAIN, RandomData, Sizes
 from experiments.data.pairs import SentencePair
 from experiments.data.source import Source
 from experiments.data.tokenizers import Words
+from experiments.errors import check_at_least
+from experiments.registry import dataset
 
 PERSONS = ("anna", "ben", "clara", "david", "emma", "frank", "grace", "hugo")
 THINGS = {
@@ -88,7 +92,7 @@ def _draw_sentence(random: Random, cast: Sequence[str], deeds: Sequence[str]) ->
     return Sentence(person, deed, circumstance)
 
 
-def load(config: SummaryData, split: str, cache: Path) -> list[SentencePair]:
+def load(config: "SummaryData", split: str, cache: Path) -> list[SentencePair]:
     """Draw a split."""
     del cache
     random, number = Random(f"{config.seed} {split}"), getattr(config.sizes, split)
@@ -96,3 +100,27 @@ def load(config: SummaryData, split: str, cache: Path) -> list[SentencePair]:
 
 
 SOURCE = Source(load, text=Words(shared=True))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SummarySizes(Sizes):
+    """Documents of each split."""
+
+    train: int = option(40_000, least=SMALLEST_TRAIN)
+
+
+@dataset(source=SOURCE, contains=("text", "pairs"))
+@dataclass(frozen=True, kw_only=True)
+class SummaryData(RandomData):
+    """Documents of a few short sentences, and a summary of one sentence."""
+
+    is_shared: ClassVar[bool] = True
+    name: str = "summary"
+    shortest: int = option(3, "sentences of the shortest document", least=2)
+    longest: int = option(5, "sentences of the longest document")
+    sizes: SummarySizes = field(default_factory=SummarySizes)
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        super().__post_init__()
+        check_at_least("longest", self.longest, self.shortest)

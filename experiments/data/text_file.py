@@ -9,10 +9,12 @@ import io
 from codecs import getincrementaldecoder
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, ClassVar
 
-from experiments.config.data import TextFileData
+from experiments.config.build import option
+from experiments.config.data import RandomData
 from experiments.data.draw import generator
 from experiments.data.fingerprint import name_of_files
 from experiments.data.pairs import SentencePair
@@ -20,12 +22,13 @@ from experiments.data.source import Source
 from experiments.data.subwords import Subwords
 from experiments.data.tokenizers import Characters
 from experiments.data.toy_language import ToyTranslation, sample
+from experiments.registry import dataset
 
 CHUNK = 4_096  # bytes of an example of a running text; the store reads as many examples at once
 CUTS = {"train": (0.0, 0.9), "validation": (0.9, 0.95), "test": (0.95, 1.0)}
 
 
-def characters(config: TextFileData, split: str, cache: Path) -> Iterator[SentencePair]:
+def characters(config: "TextFileData", split: str, cache: Path) -> Iterator[SentencePair]:
     """Yield a split in chunks that follow one another.
 
     Raises:
@@ -41,7 +44,7 @@ def characters(config: TextFileData, split: str, cache: Path) -> Iterator[Senten
             yield SentencePair(decoder.decode(chunk, final=place + CHUNK >= end))
 
 
-def lines(config: TextFileData, split: str, cache: Path) -> Iterator[SentencePair]:
+def lines(config: "TextFileData", split: str, cache: Path) -> Iterator[SentencePair]:
     """Yield the lines of a split that are not blank.
 
     Raises:
@@ -63,7 +66,7 @@ def lines(config: TextFileData, split: str, cache: Path) -> Iterator[SentencePai
             )
 
 
-def toy_text(config: TextFileData) -> str:
+def toy_text(config: "TextFileData") -> str:
     """Return sentences of the toy language, one a line."""
     sentences = [pair.en for pair in sample(config.seed, config.sentences)]
     # Likely sentences are drawn first: without a shuffle the end would differ from the beginning.
@@ -71,7 +74,7 @@ def toy_text(config: TextFileData) -> str:
 
 
 @contextmanager
-def _opened(config: TextFileData, split: str) -> Iterator[tuple[BinaryIO, int, int]]:
+def _opened(config: "TextFileData", split: str) -> Iterator[tuple[BinaryIO, int, int]]:
     """Open the text of a split, with the places in bytes where the split begins and ends.
 
     Raises:
@@ -112,7 +115,7 @@ def _next_line(file: BinaryIO, place: int) -> int:
     return 0
 
 
-def _name(config: TextFileData) -> str:
+def _name(config: "TextFileData") -> str:
     """Name the text of a config: that of its files, or of the toy language."""
     path = Path(config.path)
     files = [path / f"{split}.txt" for split in CUTS] if path.is_dir() else [path]
@@ -122,3 +125,30 @@ def _name(config: TextFileData) -> str:
 
 CHARACTERS = Source(characters, text=Characters(), is_running=True, name=_name)
 LINES = Source(lines, text=Subwords(), may_split=True, name=_name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextFileData(RandomData):
+    """Base of the config of a text; of one file, the end is for validation and tests."""
+
+    path: str = option(
+        "", "a file, or a folder of train.txt, validation.txt, test.txt; '' for toy sentences"
+    )
+    sentences: int = option(20_000, "sentences of the toy language", least=1)
+
+
+@dataset(source=CHARACTERS, contains=("characters",))
+@dataclass(frozen=True, kw_only=True)
+class CharactersData(TextFileData):
+    """A text, character by character."""
+
+    name: str = "characters"
+
+
+@dataset(source=LINES, contains=("text",))
+@dataclass(frozen=True, kw_only=True)
+class TextData(TextFileData):
+    """A text, line by line, as subwords."""
+
+    is_shared: ClassVar[None] = None
+    name: str = "text"

@@ -11,21 +11,24 @@ names train, validation and test, also parts: "train[:90%]".
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import tensorflow_datasets as tfds
 
-from experiments.config.data import TfdsData
-from experiments.data.corpora import Line, corpus_source
+from experiments.config.build import option
+from experiments.config.data import Splits
+from experiments.data.corpora import CorpusData, Line, corpus_source
 from experiments.errors import UsageError, one_of
 from experiments.json_files import read_json
+from experiments.registry import dataset
 
 FORMAT = tfds.core.FileFormat.ARRAY_RECORD
 INFO = "dataset_info.json"
 CHUNK = 4_096  # examples that are read at once
 
 
-def _check(config: TfdsData, info: tfds.core.DatasetInfo, split: str) -> None:
+def _check(config: "TfdsData", info: tfds.core.DatasetInfo, split: str) -> None:
     """Check that a prepared dataset has the features and the split of a config.
 
     Raises:
@@ -48,7 +51,7 @@ def _check(config: TfdsData, info: tfds.core.DatasetInfo, split: str) -> None:
         ) from error
 
 
-def lines(config: TfdsData, split: str) -> Iterator[tuple[Line, ...]]:
+def lines(config: "TfdsData", split: str) -> Iterator[tuple[Line, ...]]:
     """Yield the source and target, if `config.target` is one, of every example.
 
     Raises:
@@ -78,7 +81,7 @@ def _line(place: str, feature: tfds.features.FeatureConnector, value: bytes | in
     return Line(place, "", "no class") if value < 0 else Line(place, feature.int2str(value))
 
 
-def _builder(config: TfdsData) -> tfds.core.DatasetBuilder:
+def _builder(config: "TfdsData") -> tfds.core.DatasetBuilder:
     """Open the newest version, or the one that is named."""
     name, _, version = config.dataset.partition(":")
     folder = Path(config.path or tfds.core.constants.DATA_DIR)
@@ -116,3 +119,15 @@ def _prepared(folder: Path) -> list[str]:
 SOURCE = corpus_source(
     lines, lambda config: [Path(_builder(config).data_dir) / INFO], may_lack_target=True
 )
+
+
+@dataset(source=SOURCE, contains=("text", "pairs", "classes"))
+@dataclass(frozen=True, kw_only=True)
+class TfdsData(CorpusData):
+    """A dataset of TFDS that has been prepared: two of its features."""
+
+    name: str = "tfds"
+    dataset: str = option("ted_hrlr_translate/pt_to_en", "name; a version after a colon")
+    source: str = option("en", "feature that is read, a text")
+    target: str = option("de", "feature that is predicted or written, a text or a class")
+    splits: Splits = field(default_factory=Splits)

@@ -1,16 +1,19 @@
 """The toy language, English to French, with alignments."""
 
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from experiments.config.data import ToyData, ToySizes
+from experiments.config.data import RandomData
 from experiments.data.pairs import SentencePair
 from experiments.data.source import Source
 from experiments.data.tokenizers import Words
 from experiments.data.toy_language import ToyTranslation, corpus_name, prepare
+from experiments.data.toy_language.splits import ToySizes
 from experiments.data.words import WORDS
+from experiments.registry import dataset
 
 
-def load(config: ToyData, split: str, cache: Path) -> list[SentencePair]:
+def load(config: "ToyData", split: str, cache: Path) -> list[SentencePair]:
     """Return a split; the language is generated the first time."""
     return load_pairs(config.seed, config.sizes, split, cache)
 
@@ -24,7 +27,7 @@ def load_pairs(seed: int, sizes: ToySizes, split: str, cache: Path) -> list[Sent
     ]
 
 
-def _name(config: ToyData) -> str:
+def _name(config: "ToyData") -> str:
     return f"{corpus_name(config.seed, config.sizes)} {ToyTranslation.VERSION}"
 
 
@@ -35,3 +38,12 @@ SOURCE = Source(
     has_phenomena=True,
     name=_name,
 )
+
+
+@dataset(source=SOURCE, contains=("text", "pairs"))
+@dataclass(frozen=True, kw_only=True)
+class ToyData(RandomData):
+    """The toy language, English and French."""
+
+    name: str = "toy"
+    sizes: ToySizes = field(default_factory=ToySizes)

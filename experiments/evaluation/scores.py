@@ -42,22 +42,26 @@ def answer_scores(
     return scores
 
 
+@METRICS("exact_match")
 def exact_match(answers: Sequence[str], references: Sequence[str]) -> float:
     """Return the share of the answers that equal their reference."""
     pairs = [*zip(answers, references, strict=True)]
     return sum(answer == reference for answer, reference in pairs) / len(pairs)
 
 
+@METRICS("bleu")
 def bleu(answers: Sequence[str], references: Sequence[str]) -> dict[str, object]:
     """Return BLEU, 0 to 100, and the signature of sacreBLEU (Post 2018)."""
     return _corpus_score("bleu", sacrebleu.BLEU(), answers, references)
 
 
+@METRICS("tok_bleu")
 def tok_bleu(answers: Sequence[str], references: Sequence[str]) -> dict[str, object]:
     """Return BLEU of text that is tokenized already."""
     return _corpus_score("tok_bleu", _bleu(tokenized=True), answers, references)
 
 
+@METRICS("chrf")
 def chrf(answers: Sequence[str], references: Sequence[str]) -> dict[str, object]:
     """Return chrF, 0 to 100 (Popović 2015)."""
     return _corpus_score("chrf", sacrebleu.CHRF(), answers, references)

@@ -12,6 +12,9 @@ from jax import Array
 from attention.modules import Classifier, Embedding, Output, PatchEmbedding
 from experiments.analysis.collect import Example
 from experiments.config import Config
+from experiments.config.batch import ExampleBatchPart
+from experiments.config.model import ClassifierModel
+from experiments.config.train import LabelTrainPart
 from experiments.data.rows import EncodedPair
 from experiments.data.tokenizers import Tokenizers, Words
 from experiments.data.vocabulary import PAD, SPECIALS
@@ -21,7 +24,7 @@ from experiments.inference.images import read_image
 from experiments.inference.prediction import Choice, Prediction
 from experiments.inference.sentence import Sentence, read_sentence
 from experiments.losses import TokenLosses
-from experiments.registry import SOURCES
+from experiments.registry import DATASETS, TaskParts, task
 from experiments.tasks.task import Examples, Ids, Task
 from experiments.training.step import TrainState
 
@@ -46,6 +49,15 @@ class LabelledBatch(NamedTuple):
     counted: np.ndarray
 
 
+@task(
+    "classification",
+    TaskParts(
+        reads=("classes", "images"),
+        models={"transformer": ClassifierModel},
+        batch=ExampleBatchPart,
+        train=LabelTrainPart,
+    ),
+)
 class Classification(Task[LabelledBatch]):
     """An encoder that reads the source of an example and predicts its target, a class."""
 
@@ -56,7 +68,7 @@ class Classification(Task[LabelledBatch]):
     def learn_tokenizers(cls, config: Config, train: Examples, cache: Path) -> Tokenizers:
         """Learn the words of the sources, unless they are images, and the classes."""
         classes = CLASSES.learn(None, train, cache, (1,))
-        if SOURCES[config.data.name].has_images:
+        if DATASETS[config.data.name].source.has_images:
             return classes
         return super().learn_tokenizers(config, train, cache)._replace(target=classes.target)
 
@@ -64,7 +76,7 @@ class Classification(Task[LabelledBatch]):
     def load_tokenizers(cls, config: Config, folder: Path) -> Tokenizers:
         """As in `Task`."""
         classes = CLASSES.load(folder, (1,))
-        if SOURCES[config.data.name].has_images:
+        if DATASETS[config.data.name].source.has_images:
             return classes
         return super().load_tokenizers(config, folder)._replace(target=classes.target)
 

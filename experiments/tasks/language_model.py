@@ -12,6 +12,10 @@ from jax import Array
 from attention.modules import LanguageModel, Output
 from attention.primitives import masks
 from experiments.analysis.collect import Example
+from experiments.config.batch import TextBatchPart
+from experiments.config.decoding import SamplingPart
+from experiments.config.model import DecoderModel
+from experiments.config.train import LabelTrainPart
 from experiments.data.pairs import SentencePair
 from experiments.data.rows import PackedBatch
 from experiments.data.text import FixedWindows, RandomWindows, TextBatch
@@ -23,6 +27,7 @@ from experiments.inference.prediction import Prediction
 from experiments.inference.sentence import Sentence
 from experiments.inference.text_generator import TextGenerator
 from experiments.losses import TokenLosses
+from experiments.registry import TaskParts, task
 from experiments.tasks.task import SHOWN, Examples, Ids, Task
 from experiments.training.step import TrainState
 
@@ -31,6 +36,16 @@ CONTINUED = 16  # tokens that the model adds to a text whose attention is shown
 EVALUATED_ROWS = 256  # windows of running text in a batch that is measured
 
 
+@task(
+    "language_model",
+    TaskParts(
+        reads=("characters", "text"),
+        models={"transformer": DecoderModel},
+        batch=TextBatchPart,
+        train=LabelTrainPart,
+        decoding=SamplingPart,
+    ),
+)
 class LanguageModeling(Task[TextBatch | PackedBatch]):
     """A decoder that reads running text, or packed rows of the sources of examples."""
 

@@ -19,6 +19,9 @@ from experiments.analysis.senses import (
     occurrences,
     sense_accuracy,
 )
+from experiments.config.batch import SentenceBatchPart
+from experiments.config.model import EncoderModel
+from experiments.config.train import LabelTrainPart
 from experiments.data.masking import FixedMasks, MaskedBatch, MaskedWindows, Masking
 from experiments.data.rows import Batch, Encoded, EncodedPair
 from experiments.data.vocabulary import EOS, SPECIALS
@@ -26,6 +29,7 @@ from experiments.data.windows import Buckets, Once
 from experiments.inference.prediction import Choice, Prediction
 from experiments.inference.sentence import Sentence, read_sentence
 from experiments.losses import TokenLosses
+from experiments.registry import TaskParts, task
 from experiments.tasks.task import Measured, Task
 from experiments.training.step import TrainState
 
@@ -33,6 +37,15 @@ SAMPLED = 3  # sentences of a sample
 BEST = 5  # words that are listed for a gap
 
 
+@task(
+    "masked_language_model",
+    TaskParts(
+        reads=("text",),
+        models={"transformer": EncoderModel},
+        batch=SentenceBatchPart,
+        train=LabelTrainPart,
+    ),
+)
 class MaskedLanguageModeling(Task[MaskedBatch]):
     """An encoder that reads the sources of examples, with gaps in them."""
 

@@ -39,7 +39,7 @@ from experiments.errors import UsageError, as_usage_errors, errors_of
 from experiments.evaluation.scores import answer_scores
 from experiments.inference.prediction import Prediction, predictions
 from experiments.losses import Objective, TokenLosses, objective
-from experiments.registry import EVALUATORS, LOSSES, SOURCES
+from experiments.registry import DATASETS, EVALUATORS, LOSSES
 from experiments.sharding import context_options
 from experiments.training.duration import resolve_duration
 from experiments.training.learner import Learner
@@ -91,7 +91,7 @@ class Task(ABC, Generic[Batch]):
     ) -> None:
         """Create a task; `prepare` and `load` are what is usually called."""
         self.config = config
-        self.source = SOURCES[config.data.name]
+        self.source = DATASETS[config.data.name].source
         self.tokenizers = tokenizers
         self.splits = splits
         loss = LOSSES[getattr(config.train, "loss", "cross_entropy")]
@@ -144,7 +144,7 @@ class Task(ABC, Generic[Batch]):
         Raises:
             UsageError: that run has tokens of another kind.
         """
-        text, folder = SOURCES[config.data.name].text, config.train.start_from
+        text, folder = DATASETS[config.data.name].source.text, config.train.start_from
         if folder and Workdir(folder).checkpoints.is_dir():
             files = [text.FILE.format(side=SIDES[side]) for side in cls.sides]
             if missing := [name for name in files if not (Path(folder) / name).is_file()]:
@@ -159,7 +159,7 @@ class Task(ABC, Generic[Batch]):
     @classmethod
     def load_tokenizers(cls, config: Config, folder: Path) -> Tokenizers:
         """Load what `Tokenizers.keep` wrote."""
-        return SOURCES[config.data.name].text.load(folder, cls.sides)
+        return DATASETS[config.data.name].source.text.load(folder, cls.sides)
 
     @abstractmethod
     def model(self, rngs: nnx.Rngs) -> nnx.Module:

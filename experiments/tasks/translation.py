@@ -18,7 +18,10 @@ from experiments.analysis.agreement import Explainer
 from experiments.analysis.collect import Example
 from experiments.analysis.figures import maps_figure, save
 from experiments.config import Config
+from experiments.config.batch import PairBatchPart
 from experiments.config.decoding import SearchPart
+from experiments.config.model import EncoderDecoderModel, RecurrentModel
+from experiments.config.train import LabelTrainPart
 from experiments.data.packing import row_lengths
 from experiments.data.rows import Batch, Encoded, EncodedPair, PackedPairs
 from experiments.data.sources import Splits
@@ -32,6 +35,7 @@ from experiments.inference.prediction import Prediction
 from experiments.inference.sentence import Sentence, read_sentence, word_numbers
 from experiments.inference.translator import Hypothesis, Translator
 from experiments.losses import TokenLosses
+from experiments.registry import TaskParts, task
 from experiments.tasks.task import LARGEST_EXPONENT, Measured, Task
 from experiments.tiled_loss import tiled_token_losses
 from experiments.training.step import TrainState
@@ -43,6 +47,16 @@ SAMPLED = 3  # sentences of a sample
 DRAWN = 7  # words of the sentence with a picture of its attention
 
 
+@task(
+    "translation",
+    TaskParts(
+        reads=("pairs",),
+        models={"transformer": EncoderDecoderModel, "recurrent": RecurrentModel},
+        batch=PairBatchPart,
+        train=LabelTrainPart,
+        decoding=SearchPart,
+    ),
+)
 class Translation(Task[Batch | PackedPairs]):
     """An encoder-decoder, Transformer or recurrent."""
 

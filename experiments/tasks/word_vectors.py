@@ -15,11 +15,15 @@ from experiments.analysis.senses import (
     occurrences,
     sense_accuracy,
 )
+from experiments.config.batch import SkipGramBatchPart
+from experiments.config.model import SkipGramModel
+from experiments.config.train import TrainPart
 from experiments.data.skip_grams import SkipGramBatch, SkipGramBatches
 from experiments.data.vocabulary import SPECIALS
 from experiments.inference.prediction import Prediction
 from experiments.losses import TokenLosses, negative_sampling_losses
 from experiments.processes import gather_to_host
+from experiments.registry import TaskParts, task
 from experiments.tasks.task import Measured, Task
 from experiments.training.step import TrainState
 
@@ -46,6 +50,15 @@ class SkipGram(nnx.Module):
         return jnp.einsum("...D,...MD->...M", center, others)
 
 
+@task(
+    "word_vectors",
+    TaskParts(
+        reads=("text",),
+        models={"skip_gram": SkipGramModel},
+        batch=SkipGramBatchPart,
+        train=TrainPart,
+    ),
+)
 class WordVectors(Task[SkipGramBatch]):
     """Skip-grams with negative sampling of the sources of examples."""
 

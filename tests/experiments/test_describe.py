@@ -20,7 +20,7 @@ from experiments.analysis.description import Description
 from experiments.config import Config
 from experiments.describe import NOTE, compared
 from experiments.describe import abstract_model as preset_model
-from experiments.registry import SOURCES
+from experiments.registry import DATASETS
 from experiments.tasks.translation import Translation
 from experiments.workdir import Workdir
 from tests.experiments.data.corpora import learn, load_split
@@ -209,7 +209,7 @@ def test_a_run_is_described_with_the_words_of_its_data(tmp_path):
     model = Translation.prepare(config, tmp_path).learner.abstract_model
     parts = {part.name: part.parameters for part in Description.of(model, context=48).parts}
     pairs = load_split(config.data, "train", tmp_path)
-    words = learn(SOURCES["toy"].text, config.text, pairs, tmp_path)
+    words = learn(DATASETS["toy"].source.text, config.text, pairs, tmp_path)
     assert parts["source embedding tokens"] == 32 * len(words.source)
     assert parts["target embedding tokens"] == 32 * len(words.target)
 

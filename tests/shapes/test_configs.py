@@ -67,7 +67,7 @@ CONFIGS = configs()
 def task_and_batch(config: Config) -> tuple[Any, Any]:
     """Return the task of a config and the shapes of one of its batches."""
     from experiments.data import masking, pairs, rows, skip_grams, sources, store, text, tokenizers
-    from experiments.registry import SOURCES, TASKS
+    from experiments.registry import DATASETS, TASKS
     from experiments.tasks import classification
 
     kinds = {
@@ -79,7 +79,7 @@ def task_and_batch(config: Config) -> tuple[Any, Any]:
         "classification, images": classification.LabelledBatch,
         "word_vectors": skip_grams.SkipGramBatch,
     }
-    name, source, words = config.task, SOURCES[config.data.name], range(101)
+    name, source, words = config.task, DATASETS[config.data.name].source, range(101)
     splits = sources.Splits(config.data, Path())
     if source.has_images:
         name = "classification, images"

@@ -14,7 +14,7 @@ from experiments.config import Config
 from experiments.data.text import TextBatch
 from experiments.errors import as_usage_errors
 from experiments.losses import TokenLosses, token_losses
-from experiments.registry import SOURCES
+from experiments.registry import DATASETS
 from experiments.tasks.language_model import LanguageModeling
 from experiments.tasks.translation import Translation
 from experiments.training.learner import Learner
@@ -29,7 +29,7 @@ def check_translation(settings: Config) -> None:
     """
     with as_usage_errors():
         for split in ("train", "test"):
-            next(iter(SOURCES[settings.data.name].load(settings.data, split, Path())))
+            next(iter(DATASETS[settings.data.name].source.load(settings.data, split, Path())))
 
 
 # Fields in which a run may differ: the peers copy the rest of the model.

@@ -11,9 +11,8 @@ from typing import Any, ClassVar
 import tensorflow_datasets as tfds
 from absl import logging
 
-from experiments.config.data import ToySizes
 from experiments.data.toy_language.phrase import Pair
-from experiments.data.toy_language.splits import corpus
+from experiments.data.toy_language.splits import ToySizes, corpus
 
 _DESCRIPTION = """
 A toy translation language, English to French, generated from a small grammar. Hardly any word can

@@ -4,8 +4,10 @@ import random
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
-from experiments.config.data import ToySizes
+from experiments.config.build import option
+from experiments.config.data import SMALLEST_TRAIN, Sizes
 from experiments.data.toy_language.grammar import Derivation, derive, famous
 from experiments.data.toy_language.phrase import Pair
 from experiments.data.words import tokenize
@@ -22,7 +24,7 @@ _ALWAYS_SEEN = frozenset({
 })  # fmt: skip
 
 
-def least_count(sizes: ToySizes) -> int:
+def least_count(sizes: "ToySizes") -> int:
     """Return the least number of occurrences in train of each word: 20 at the default size."""
     return max(1, sizes.train // 2_000)
 
@@ -66,7 +68,7 @@ def _split_of(derivation: Derivation, seed: int) -> str | None:
     return "compositional" if unseen else "familiar"
 
 
-def corpus(seed: int = 0, sizes: ToySizes | None = None) -> dict[str, list[Pair]]:
+def corpus(seed: int = 0, sizes: "ToySizes | None" = None) -> dict[str, list[Pair]]:
     """Return all splits, without duplicates; train has every word at least `least_count` times.
 
     Args:
@@ -124,7 +126,7 @@ def _fill(
             pools[name].append(pair)
 
 
-def _deal(pairs: list[Pair], sizes: ToySizes) -> tuple[list[Pair], list[Pair], list[Pair]]:
+def _deal(pairs: list[Pair], sizes: "ToySizes") -> tuple[list[Pair], list[Pair], list[Pair]]:
     """Shuffle the pairs and split them into test, validation and train.
 
     Without the shuffle, later splits would contain less probable sentences: a late sentence is
@@ -143,3 +145,12 @@ def _attested(pairs: Iterable[Pair], counts: Counter[str], least: int) -> list[P
 
 def _without(pairs: list[Pair], words: set[str]) -> list[Pair]:
     return [pair for pair in pairs if words.isdisjoint(pair.forms)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToySizes(Sizes):
+    """Sentences of each split of the toy language."""
+
+    train: int = option(40_000, least=SMALLEST_TRAIN)
+    compositional: int = option(1_000, least=1)
+    longer: int = option(500, least=1)

@@ -28,7 +28,7 @@ from experiments.tasks import translation
         (model.ATTENTIONS, recurrent.ATTENTIONS),
         (model.IMPLEMENTATIONS, [one.name for one in IMPLEMENTATIONS]),
         (data.NOISES, noise.NOISES),
-        (registry.TASK_PARTS["translation"].models, translation.ARCHITECTURES),
+        (registry.TASKS["translation"].parts.models, translation.ARCHITECTURES),
     ],
 )
 def test_names_equal_those_of_the_registry(names, known):
@@ -72,7 +72,7 @@ def test_every_field_is_one_of_the_library(part, library):
 
 def test_a_vocabulary_is_shared_where_the_source_shares_it():
     for name, each in registry.DATASETS.items():
-        text = registry.SOURCES[name].text
+        text = registry.DATASETS[name].source.text
         is_shared = None if isinstance(text, subwords.Subwords) else getattr(text, "shared", False)
         assert each.config.is_shared == is_shared, name
 

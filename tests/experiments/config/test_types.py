@@ -9,11 +9,11 @@ import pytest
 from experiments.cli import parse
 from experiments.config import Config
 from experiments.config.build import build, helps
-from experiments.config.data import ToyData
 from experiments.config.flags import as_config_dict
 from experiments.config.model import DecoderModel, EncoderDecoderModel, ExpertsPart, RecurrentModel
+from experiments.data.toy import ToyData
 from experiments.errors import UsageError
-from experiments.registry import TASK_PARTS
+from experiments.registry import TASKS
 from experiments.workdir import Workdir
 
 
@@ -21,7 +21,7 @@ def read(task="translation", **parts):
     return Config.read({"task": task, **parts})
 
 
-@pytest.mark.parametrize("task", TASK_PARTS)
+@pytest.mark.parametrize("task", TASKS)
 def test_a_config_survives_json_and_a_config_dict(task):
     config = read(task, seed=3)
     assert Config.read(json.loads(config.to_json())) == config
@@ -91,7 +91,7 @@ def test_a_mistake_is_one_sentence_with_the_path_of_the_field(tree, sentence):
 
 
 def test_every_field_of_a_flag_has_a_help():
-    for task in TASK_PARTS:
+    for task in TASKS:
         config = read(task)
         texts, tree = helps(config), as_config_dict(config)
         for part in ("batch", "model", "train"):

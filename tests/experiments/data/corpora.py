@@ -8,7 +8,7 @@ from experiments.config.build import as_tree, build
 from experiments.data.pairs import SentencePair
 from experiments.data.store import store_text
 from experiments.data.tokenizers import Text, Tokenizers
-from experiments.registry import DATASETS, SOURCES
+from experiments.registry import DATASETS, DATASETS
 
 
 def data_part(name: str, tree: dict[str, Any]) -> Any:
@@ -30,7 +30,7 @@ def changed(part: Any, changes: dict[str, Any]) -> Any:
 
 def load_split(config: Any, split: str, cache: Path | None) -> list[SentencePair]:
     """List the examples of a split, before anything is stored."""
-    return [*SOURCES[config.name].load(config, split, cache)]
+    return [*DATASETS[config.name].source.load(config, split, cache)]
 
 
 def learn(text: Text, config: Any, pairs: Sequence[SentencePair], cache: Path) -> Tokenizers:

@@ -75,7 +75,7 @@ def halves(number):
 
 @pytest.mark.parametrize("name", SOURCES)
 def test_parts_are_the_rows_of_the_whole_batch(name):
-    batches = SOURCES[name](examples())
+    batches = DATASETS[name].source(examples())
     assert isinstance(batches, Batches) and reads_rows(batches)
     last = len(batches) - 1 if isinstance(batches, FiniteBatches) else 9
     for step in (0, 1, last):
@@ -89,7 +89,7 @@ def test_parts_are_the_rows_of_the_whole_batch(name):
 @pytest.mark.parametrize("name", ["padded", "packed pairs", "padded once", "packed once", "masked"])
 def test_only_the_examples_of_the_rows_are_read(name):
     found = examples()
-    rows = SOURCES[name](found).rows(1)
+    rows = DATASETS[name].source(found).rows(1)
     assert found.numbers == []
     seen = []
     for part in halves(rows.number):
@@ -103,12 +103,12 @@ def test_only_the_examples_of_the_rows_are_read(name):
 
 def test_cached_rows_are_read_once():
     found = examples()
-    cached = CachedBatches(SOURCES["padded once"](found))
+    cached = CachedBatches(DATASETS["padded once"].source(found))
     for number in range(len(cached)):
-        rows, whole = cached.rows(number), SOURCES["padded once"](examples())[number]
+        rows, whole = cached.rows(number), DATASETS["padded once"].source(examples())[number]
         for part in (*halves(rows.number), slice(0, rows.number)):
             expected = jax.tree.map(lambda array, part=part: array[part], whole)
             chex.assert_trees_all_equal(rows.read(part), expected)
     assert len(found.numbers) == 2 * 53  # in halves, and whole
-    chex.assert_trees_all_equal(next(iter(cached)), SOURCES["padded once"](examples())[0])
+    chex.assert_trees_all_equal(next(iter(cached)), DATASETS["padded once"].source(examples())[0])
     assert len(found.numbers) == 2 * 53

@@ -5,8 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from experiments.config.data import DigitsData
-from experiments.data.digits import SIZES, load
+from experiments.data.digits import SIZES, DigitsData, load
 
 
 def read(split, seed=0):

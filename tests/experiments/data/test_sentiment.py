@@ -5,7 +5,6 @@ import re
 
 import pytest
 
-from experiments.config.data import SentimentSizes as Sizes
 from experiments.data import sentiment
 from experiments.data.sentiment import (
     BLAME,
@@ -18,6 +17,7 @@ from experiments.data.sentiment import (
     corpus,
     praises,
 )
+from experiments.data.sentiment import SentimentSizes as Sizes
 
 SMALL = Sizes(train=6_000, validation=100, test=1_000, longer=500)
 

@@ -5,12 +5,14 @@ import csv
 import numpy as np
 import pytest
 
-from experiments.config.data import CopyData, DigitsData, TextPart
+from experiments.config.data import TextPart
+from experiments.data.copy import CopyData
+from experiments.data.digits import DigitsData
 from experiments.data.pairs import SentencePair
 from experiments.data.source import Source
 from experiments.data.sources import store_split
 from experiments.errors import UsageError
-from experiments.registry import DATASETS, SOURCES
+from experiments.registry import DATASETS, DATASETS
 from tests.experiments.data.corpora import changed, data_part, learn, load_split
 from tests.experiments.data.prepared import NAME, prepare
 
@@ -92,7 +94,7 @@ def load(data, cache):
 
     def load(name: str, **changes: object) -> dict[str, list[SentencePair]]:
         config = data(name, **changes)
-        return {split: load_split(config, split, cache) for split in SOURCES[name].splits}
+        return {split: load_split(config, split, cache) for split in DATASETS[name].source.splits}
 
     return load
 
@@ -104,7 +106,7 @@ def test_every_source_is_tested():
 @pytest.mark.parametrize("name", PAIRS)
 def test_train_tokens_cover_every_split_and_decode_to_the_text(name, load, data, cache):
     splits = load(name)
-    tokenizers = learn(SOURCES[name].text, SUBWORDS, splits["train"], cache)
+    tokenizers = learn(DATASETS[name].source.text, SUBWORDS, splits["train"], cache)
     is_shared = tokenizers.source == tokenizers.target
     assert is_shared == (SUBWORDS.joint if name in OF_OTHERS else data(name).is_shared)
     for pairs in splits.values():
@@ -171,7 +173,7 @@ def test_unknown_split_raises(data, cache):
 
 @pytest.mark.parametrize("name", ["scan", "parallel"])
 def test_tokenizers_are_saved_once_and_loaded(name, tmp_path, load, cache):
-    text, pairs = SOURCES[name].text, load(name)["train"]
+    text, pairs = DATASETS[name].source.text, load(name)["train"]
     tokenizers = learn(text, APART, pairs, cache)
     tokenizers.keep(tmp_path)
     tokenizers.keep(tmp_path)
@@ -255,7 +257,7 @@ def test_invalid_scan_line_raises(data, tmp_path):
 def test_real_scan_has_the_published_sizes(load, real_data, split, sizes, cache):
     splits = load("scan", path=str(real_data("scan")), split=split, cutoff=22, validation=500)
     assert (len(splits["train"]), len(splits["test"])) == sizes
-    tokenizers = learn(SOURCES["scan"].text, None, splits["train"], cache)
+    tokenizers = learn(DATASETS["scan"].source.text, None, splits["train"], cache)
     assert (len(tokenizers.source), len(tokenizers.target)) == (3 + 13, 3 + 6)
     shortest = min(len(pair.target.split()) for pair in splits["test"])
     assert shortest == (24 if split == "length" else 1)

@@ -5,8 +5,15 @@ from collections import Counter
 
 import pytest
 
-from experiments.config.data import Sizes, SummaryData
-from experiments.data.summary import CIRCUMSTANCES, Sentence, load, main_person, summarize
+from experiments.config.data import Sizes
+from experiments.data.summary import (
+    CIRCUMSTANCES,
+    Sentence,
+    SummaryData,
+    load,
+    main_person,
+    summarize,
+)
 
 
 def sentences(text):

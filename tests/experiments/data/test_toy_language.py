@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from experiments.config.data import ToySizes
 from experiments.data.toy_language import Pair, corpus, prepare, sample
 from experiments.data.toy_language import builder as builder_module
 from experiments.data.toy_language.entries import SENSES
@@ -17,6 +16,7 @@ from experiments.data.toy_language.morphology import english_plural, french_plur
 from experiments.data.toy_language.splits import (
     FAMOUS,
     LONGEST,
+    ToySizes,
     derivations,
     is_held_out,
 )

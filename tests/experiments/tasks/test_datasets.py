@@ -17,7 +17,7 @@ from experiments.data.sources import Splits
 from experiments.data.store import store_text
 from experiments.errors import UsageError
 from experiments.inference.prediction import Prediction
-from experiments.registry import SOURCES, TASKS
+from experiments.registry import DATASETS, TASKS
 
 SMALL = {"width": 16, "num_heads": 2, "hidden": 8, "max_length": 96}
 
