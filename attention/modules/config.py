@@ -183,8 +183,14 @@ class TransformerConfig(BlockConfig):
             raise ValueError(f"{self.positions} positions need an even {even}, got {size}")
         if isinstance(self.per_layer, Mapping):
             raise ValueError("per_layer must be a list of dicts, or a function, got a dict")
-        for index in range(0 if callable(self.per_layer) else len(self.per_layer)):
-            self.layer(index)
+        if not callable(self.per_layer):
+            object.__setattr__(self, "per_layer", tuple(self.per_layer))
+            for index in range(len(self.per_layer)):
+                self.layer(index)
+
+    def __hash__(self) -> int:
+        """Hash the sizes: overrides are dicts, which have no hash."""
+        return hash((self.width, self.hidden, self.encoder_layers, self.decoder_layers))
 
     def overrides(self, index: int) -> Overrides:
         """Return the fields of `per_layer` for the layer with this index."""

@@ -44,9 +44,18 @@ class Model(nnx.Module):
 
     An `rng` turns dropout on. After `model.train()` of nnx, a model with dropout raises a
     ValueError without it. Without a mask or lengths padding is attended to.
+
+    Attributes:
+        config: of `from_config`; None for a model of other layers than the config makes.
     """
 
+    config: Any = None
     deterministic = True  # `train` of nnx sets it to False
+
+    def _keep(self, config: object, *make_layer: MakeLayer | None) -> Self:
+        """Return this model with the config that it was made from, unless other layers were."""
+        self.config = None if any(make_layer) else config
+        return self
 
     def _context(self, options: dict[str, Any]) -> Context:
         check_names("a model has no argument", options, [each.name for each in fields(Context)])
@@ -130,7 +139,7 @@ class LanguageModel(DecodingModel):
             Embedding.from_config(vocab_size, config, rngs=rngs),
             Decoder.from_config(config, cross=False, rngs=rngs, **options),
             output=make_output(config, vocab_size, rngs),
-        )
+        )._keep(config, options.get("make_layer"))
 
     def decode(self, tokens: Array, **options: object) -> Output:
         """Map tokens `[..., T]` to features `[..., T, D]` for `logits`.
@@ -231,7 +240,7 @@ class MaskedLanguageModel(Model):
             Encoder.from_config(config, rngs=rngs, **options),
             head=PredictionHead(config, rngs=rngs) if has_head else None,
             output=make_output(config, vocab_size, rngs),
-        )
+        )._keep(config, options.get("make_layer"))
 
     def encode(
         self, tokens: Array, *, token_types: Array | None = None, **options: object
@@ -333,7 +342,7 @@ class EncoderDecoder(DecodingModel):
             Embedding.from_config(target_vocab_size, config, rngs=rngs),
             Decoder.from_config(config, rngs=rngs, make_layer=make_decoder_layer),
             output=make_output(config, target_vocab_size, rngs),
-        )
+        )._keep(config, make_encoder_layer, make_decoder_layer)
 
     def encode(self, source: Array, **options: object) -> Output:
         """Map source tokens `[..., S]` to features `[..., S, D]`, the encoder output."""
@@ -520,7 +529,7 @@ class Classifier(Model):
             Encoder.from_config(config, rngs=rngs, make_layer=make_layer),
             make_pooling(config.width, **kinds),
             linear({"embed": config.width}, {"classes": num_classes}, dtype=config.dtype, **kinds),
-        )
+        )._keep(config, make_layer)
 
     def __call__(self, inputs: Array, **options: Any) -> Output:  # noqa: ANN401 - of several types
         """Score the classes of what the embedding takes: an output with logits `[..., C]`.

@@ -444,7 +444,7 @@ class RecurrentEncoderDecoder(EncoderDecoder):
             target_embedding,
             RecurrentDecoder(summary, attention, step),
             output=linear(*sizes, **options),
-        )
+        )._keep(config)
 
 
 class RecurrentLayer(nnx.Module):
