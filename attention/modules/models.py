@@ -21,7 +21,7 @@ from attention.modules.context import (
     check_names,
     check_rng,
 )
-from attention.modules.embeddings import Embedding, make_output, score_vocabulary
+from attention.modules.embeddings import Embedding, make_output
 from attention.modules.layers import activation_of, linear, named, split_rng, table
 from attention.modules.transformer import (
     Decoder,
@@ -45,8 +45,7 @@ class Model(nnx.Module):
     An `rng` turns dropout on. After `model.train()` of nnx, a model with dropout raises a
     ValueError without it. Without a mask or lengths padding is attended to.
 
-    Attributes:
-        config: of `from_config`; None for a model of other layers than the config makes.
+    The attribute `config` is that of `from_config`, or None for layers that it does not describe.
     """
 
     config: Any = None
@@ -103,7 +102,7 @@ class DecodingModel(Model):
 
     def logits(self, features: Array) -> Array:
         """Map features `[..., D]` to scores of the next token `[..., V]`."""
-        return score_vocabulary(self.output, self.target_embedding, features)
+        return (self.output or self.target_embedding.unembed)(features)
 
     def new_cache(self, batch: Sequence[int], size: int, **options: object) -> DecoderCache:
         """Return a cache for `decode` without target tokens; arguments are those of `CacheSpec`.
@@ -252,7 +251,7 @@ class MaskedLanguageModel(Model):
     def logits(self, features: Array) -> Array:
         """Map features `[..., D]` to scores of the vocabulary `[..., V]`."""
         features = features if self.head is None else self.head(features)
-        return score_vocabulary(self.output, self.embedding, features)
+        return (self.output or self.embedding.unembed)(features)
 
     def __call__(self, tokens: Array, **options: object) -> Output:
         """Score every position of `[..., T]`: an output with logits `[..., T, V]`."""
@@ -337,7 +336,7 @@ class EncoderDecoder(DecodingModel):
             )
         own_vocab_size = None if is_shared else source_vocab_size
         return cls(
-            Embedding.from_config(own_vocab_size, config, rngs=rngs),
+            Embedding.from_config(own_vocab_size, replace(config, output_bias=False), rngs=rngs),
             Encoder.from_config(config, rngs=rngs, make_layer=make_encoder_layer),
             Embedding.from_config(target_vocab_size, config, rngs=rngs),
             Decoder.from_config(config, rngs=rngs, make_layer=make_decoder_layer),
