@@ -1,7 +1,7 @@
 """What a number of a config or a constructor may be."""
 
 import math
-from numbers import Integral
+from numbers import Integral, Real
 
 import jax
 
@@ -25,9 +25,9 @@ def check_number(
 
 
 def check_count(name: str, value: int | None, *, at_least: int) -> None:
-    """Raise a ValueError for a number that is not whole, or below the bound; None is accepted."""
-    if value is not None and not isinstance(value, Integral):
-        raise ValueError(f"{name} must be a whole number, got {value}")
+    """Raise a ValueError for a float, or a number below the bound; None is accepted."""
+    if isinstance(value, Real) and not isinstance(value, Integral):
+        raise ValueError(f"{name} must be an integer, got {value}")
     check_number(name, value, at_least=at_least)
 
 
