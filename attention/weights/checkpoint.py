@@ -98,7 +98,8 @@ def load(
     folder = Path(folder)
     if not folder.is_dir():
         raise FileNotFoundError(
-            f"{folder} is not a folder: load reads folders of the families {', '.join(FAMILIES)}"
+            f"{folder} is not a folder: load needs one with config.json and model.safetensors, as "
+            f"downloaded from Hugging Face, of one of the families {', '.join(FAMILIES)}"
         )
     settings = Settings(read_json(folder / "config.json"))
     family = _family(settings)
@@ -123,9 +124,8 @@ def save(
 ) -> None:
     """Save a model: config.json and safetensors.
 
-    A model that was loaded is saved in the layout it had. Any other is saved with the names of its
-    parameters as those of the tensors, or in the layout of `config`; and with its own config, if
-    `from_config` of a class in `MODELS` made it: `load` can make it again.
+    A model that was loaded is saved in the layout it had; any other with the names of its
+    parameters, and with its config if `from_config` of a class in `MODELS` made it, for `load`.
 
     Args:
         model: to save.
