@@ -44,12 +44,12 @@ shapes: $(INSTALLED)
 tests_of = $(patsubst %,tests/$(1)/test_%.py,$(2))
 SMOKE = $(call tests_of,attention/primitives,attend contract dispatch \
     dot_product_attention dropout errors functions kernels lowering masks ring sharding) \
-  $(call tests_of,attention/modules,adaptation attention config dropout embedding language_model \
-    layers linear recurrent_layer) \
-  $(call tests_of,attention/decoding,beam continuous) \
+  $(call tests_of,attention/modules,attention config dropout embedding layers linear lora models \
+    recurrent_layer) \
+  $(call tests_of,attention/decoding,beam loop) \
   $(call tests_of,attention/weights,files mistakes own tokenizer) \
   $(call tests_of,command_line,help predict train)
-smoke: $(INSTALLED)
+smoke: $(INSTALLED) $(SMOKE)
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(SMOKE) $(ARGS)
 
 lint: $(INSTALLED)

@@ -86,9 +86,9 @@ class Run:
     def save(self, folder: Path | str) -> None:
         """Save the model for `attention.weights.load`, which needs `attention[weights]`.
 
-        Raises:
-            ValueError: a model that a `TransformerConfig` alone does not describe.
+        A model that a `TransformerConfig` alone does not describe, such as one with experts, is
+        saved without a config: `load` then needs `model=`.
         """
         from attention.weights import save
 
-        save(self.model, folder, config=self.config.model.library())
+        save(self.model, folder)

@@ -257,6 +257,11 @@ def test_import_of_a_task_is_detected(source):
     assert len(tasks_imported(source, Path("experiments/training/new.py"))) == 1
 
 
+def test_files_of_the_smoke_tests_exist():
+    """`make` stops at a file that the target needs and that is missing."""
+    subprocess.run(["make", "--dry-run", "smoke"], cwd=REPOSITORY, check=True)
+
+
 def test_files_and_their_imports_are_found():
     assert Path("attention/primitives/attend.py") in files()
     assert Path("tests/test_architecture.py") in files()

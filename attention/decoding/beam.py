@@ -30,8 +30,7 @@ LengthPenalty = Callable[[Array], Array]
 class GNMT:
     """`((5 + n) / 6) ** alpha` (Wu et al. 2016, equation 14, without coverage).
 
-    Attributes:
-        alpha: 0 for no penalty; above 0, long hypotheses gain.
+    An `alpha` of 0 is no penalty; above 0, long hypotheses gain.
     """
 
     alpha: float
@@ -47,8 +46,7 @@ class GNMT:
 class Power:
     """`n ** exponent`, as `length_penalty` of Hugging Face Transformers and `lenpen` of fairseq.
 
-    Attributes:
-        exponent: 1 for the mean log-probability; above 0, long hypotheses gain.
+    An exponent of 1 gives the mean log-probability; above 0, long hypotheses gain.
     """
 
     exponent: float

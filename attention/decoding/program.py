@@ -30,12 +30,13 @@ from attention.decoding.sampling import (
     RowInputs,
     Strategy,
 )
+from attention.modules.context import check_rng
 from attention.modules.transformer import unstack_layers
 from attention.primitives.cache import check_lengths
 
 SHORTEST = 16  # tokens: shorter inputs are padded rather than compiled for
 
-Stop = int | str | Sequence[int | str | Sequence[int]]
+Stop = int | str | ArrayLike | Sequence[int | str | Sequence[int]]
 """An id, ids, or sequences of ids, that end an answer; with a tokenizer also strings."""
 
 
@@ -85,9 +86,6 @@ class GenerativeModel(Protocol):
             The state, a pytree with leaves `[B, *]`, those that steps do not change inside
             `Constant`; and the token `[B]` that each row reads first, the last of its prompt, or
             None for encoder-decoder models.
-
-        Raises:
-            ValueError: more tokens than the model has positions.
         """
 
     def step(self, state: Any, tokens: Array, *, returning: tuple[str, ...]) -> tuple[Any, Any]:  # noqa: ANN401 - a pytree of the model
@@ -191,13 +189,11 @@ def prepare(
     Returns:
         The program; the ids of each input, None for an array; and arrays with a row for each input,
         those of an array of inputs among them.
-
-    Raises:
-        TypeError, ValueError: as `generate`.
     """
     if not (hasattr(model, "prefill") and hasattr(model, "step")):
         name = type(model).__name__
         raise TypeError(f"text generation needs a model with prefill and step, got {name}")
+    check_rng(model, None, other="")
     written = getattr(model, "vocab_size", None)
     read = written if model.is_prompted else getattr(model, "input_vocab_size", None)
     stopping = StoppingCriteria(max_tokens, stop_ids(stop, tokenizer, written), min_tokens)
@@ -216,7 +212,10 @@ def prepare(
     if model.is_prompted != (start is None):
         raise ValueError("start is for encoder-decoder models, which need it to begin an answer")
     if start is not None:
-        rows["start"] = jnp.broadcast_to(jnp.asarray(start, jnp.int32), (number,))
+        start = jnp.asarray(start)
+        if not jnp.issubdtype(start.dtype, jnp.integer):
+            raise TypeError(f"start needs integer ids, got {start.dtype}")
+        rows["start"] = jnp.broadcast_to(start.astype(jnp.int32), (number,))
         _check_array("start", rows["start"][:, None], jnp.ones(number, jnp.int32), written)
     if prefix is not None:
         if not isinstance(prefix, Prefix):
@@ -267,18 +266,22 @@ def encode(
         raise TypeError(f"{name} needs lists of integer ids: {error}") from error
 
 
+def stop_list(stop: Stop) -> Sequence[Any]:
+    """Return the values of `stop`, also of an array or of one value."""
+    stop = stop.tolist() if hasattr(stop, "tolist") else stop
+    return [stop] if isinstance(stop, Integral | str) else stop
+
+
 def stop_strings(stop: Stop) -> tuple[str, ...]:
     """Return the strings among the values of `stop`."""
-    listed = [stop] if isinstance(stop, Integral | str) else stop
-    return tuple(part for part in listed if isinstance(part, str))
+    return tuple(part for part in stop_list(stop) if isinstance(part, str))
 
 
 def stop_ids(
     stop: Stop, tokenizer: Tokenizer | None, vocab_size: int | None
 ) -> list[Sequence[int]]:
     """Return stop sequences, with strings as their ids."""
-    listed = [stop] if isinstance(stop, Integral | str) else stop
-    listed = [[part] if isinstance(part, Integral) else part for part in listed]
+    listed = [[part] if isinstance(part, Integral) else part for part in stop_list(stop)]
     found = encode(listed, tokenizer, "stop", special_tokens=False)
     check_vocabulary("stop", found, vocab_size)
     return found

@@ -20,8 +20,8 @@ from attention.modules.context import (
     and_mask,
     cached_mask,
 )
-from attention.modules.layers import LECUN_NORMAL, linear, norm_of
-from attention.modules.numbers import check_number, check_rate, resolve_heads
+from attention.modules.layers import LECUN_NORMAL, NORMS, linear, named
+from attention.modules.numbers import check_count, check_number, check_rate, resolve_heads
 from attention.primitives import masks, scores
 from attention.primitives.cache import EMPTY_SLOT, Cache, Constant, empty_cache, full_cache
 from attention.primitives.dropout import Dropout
@@ -73,8 +73,7 @@ class Attention(nnx.Module):
                 range, or an unknown norm.
         """
         num_kv_heads, head_width = resolve_heads(width, num_heads, num_kv_heads, head_width)
-        check_number("value_width", value_width, at_least=1)
-        check_number("norm_epsilon", norm_epsilon, at_least=0)
+        check_count("value_width", value_width, at_least=1)
         check_number("scale", scale, above=0)
         check_number("softcap", softcap, above=0)
         check_rate("dropout", dropout)
@@ -93,7 +92,7 @@ class Attention(nnx.Module):
         self.value = make(source, value, use_bias=qkv_bias)
         self.output = make({"heads": num_heads, "head": value_width}, inputs, use_bias=use_bias)
         kinds |= {"epsilon": norm_epsilon, "axis": "head"}
-        make_norm = norm_of(qk_norm, "qk_norm") if qk_norm else None
+        make_norm = named("qk_norm", qk_norm, "NORMS", NORMS) if qk_norm else None
         self.query_norm = make_norm and make_norm(head_width, **kinds)
         self.key_norm = make_norm and make_norm(head_width, **kinds)
         self.score = score
@@ -172,7 +171,7 @@ class SelfAttention(Attention):
             window: as in `TransformerConfig`, at least 0.
             options: as in `Attention`.
         """
-        check_number("window", window, at_least=0)
+        check_count("window", window, at_least=0)
         super().__init__(width, **options)
         self.rotary, self.window = rotary, window
 

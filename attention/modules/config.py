@@ -9,8 +9,8 @@ from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
 from attention.modules.context import check_names
-from attention.modules.layers import INITIALIZERS, Activation, activation_of, named, norm_of
-from attention.modules.numbers import check_number, check_rate, resolve_heads
+from attention.modules.layers import INITIALIZERS, NORMS, Activation, activation_of, named
+from attention.modules.numbers import check_count, check_number, check_rate, resolve_heads
 from attention.modules.positions import POSITIONS, Relative, Rotary, resolve_scale
 from attention.primitives.attend import IMPLEMENTATIONS
 from attention.primitives.choice import one_of
@@ -143,22 +143,20 @@ class TransformerConfig(BlockConfig):
 
     def __post_init__(self) -> None:
         """Check all fields."""
-
-        def check(*names: str, **bound: float) -> None:
-            for name in names:
-                check_number(name, getattr(self, name), **bound)
-
-        check("width", "hidden", "max_length", "value_width", at_least=1)
-        check("window", "encoder_layers", "decoder_layers", "num_token_types", at_least=0)
-        check("norm_epsilon", at_least=0)
-        check("attention_scale", "softcap", "logit_scale", "logit_softcap", above=0)
+        for name in ("width", "hidden", "max_length", "value_width"):
+            check_count(name, getattr(self, name), at_least=1)
+        for name in ("window", "encoder_layers", "decoder_layers", "num_token_types"):
+            check_count(name, getattr(self, name), at_least=0)
+        for name in ("attention_scale", "softcap", "logit_scale", "logit_softcap"):
+            check_number(name, getattr(self, name), above=0)
+        check_number("norm_epsilon", self.norm_epsilon, at_least=0)
         check_rate("dropout", self.dropout)
         check_rate("attention_dropout", self.attention_dropout)
         resolve_scale(self.embedding_scale, self.width, "embedding_scale")
         activation_of(self.activation)
-        norm_of(self.norm)
+        named("norm", self.norm, "NORMS", NORMS)
         if self.qk_norm is not None:
-            norm_of(self.qk_norm, "qk_norm")
+            named("qk_norm", self.qk_norm, "NORMS", NORMS)
         named("mixer", self.mixer, "MIXERS", MIXERS)
         named("feed_forward", self.feed_forward, "FEED_FORWARDS", FEED_FORWARDS)
         one_of("norm_placement", self.norm_placement, ("pre", "post", "both"))
@@ -183,8 +181,14 @@ class TransformerConfig(BlockConfig):
             raise ValueError(f"{self.positions} positions need an even {even}, got {size}")
         if isinstance(self.per_layer, Mapping):
             raise ValueError("per_layer must be a list of dicts, or a function, got a dict")
-        for index in range(0 if callable(self.per_layer) else len(self.per_layer)):
-            self.layer(index)
+        if not callable(self.per_layer):
+            object.__setattr__(self, "per_layer", tuple(self.per_layer))
+            for index in range(len(self.per_layer)):
+                self.layer(index)
+
+    def __hash__(self) -> int:
+        """Hash the sizes: overrides are dicts, which have no hash."""
+        return hash((self.width, self.hidden, self.encoder_layers, self.decoder_layers))
 
     def overrides(self, index: int) -> Overrides:
         """Return the fields of `per_layer` for the layer with this index."""
@@ -221,8 +225,8 @@ class TransformerConfig(BlockConfig):
 
     def make_norm(self, rngs: nnx.Rngs) -> Any:  # noqa: ANN401 - any module
         """Make a norm of D."""
-        kinds = {"dtype": self.dtype, "param_dtype": self.param_dtype, "rngs": rngs}
-        return norm_of(self.norm)(self.width, epsilon=self.norm_epsilon, **kinds)
+        kinds = {"dtype": self.dtype, "param_dtype": self.param_dtype, "epsilon": self.norm_epsilon}
+        return named("norm", self.norm, "NORMS", NORMS)(self.width, rngs=rngs, **kinds)
 
 
 def _check_fields(owner: str, given: Iterable[str], kind: type) -> None:

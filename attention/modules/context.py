@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from numbers import Real
 from typing import Any, NamedTuple, TypeVar
 
@@ -171,8 +172,16 @@ def _takes_context(layer: Layer) -> bool:
     # `nnx.Sequential` passes its keywords to the first of its layers alone.
     if isinstance(layer, nnx.Sequential):
         return False
-    parameters = inspect.signature(layer).parameters.values()
+    is_module = isinstance(layer, nnx.Module)
+    return _method_has_context(type(layer).__call__) if is_module else _has_context(layer)
+
+
+def _has_context(function: Callable[..., Any]) -> bool:
+    parameters = inspect.signature(function).parameters.values()
     return any(each.name == "context" or each.kind is each.VAR_KEYWORD for each in parameters)
+
+
+_method_has_context = lru_cache(_has_context)  # reading a signature takes longer than a small layer
 
 
 def new_cache(layer: Layer, spec: CacheSpec) -> Any:  # noqa: ANN401 - any pytree
@@ -206,19 +215,21 @@ def check_names(
             raise error(f"{sentence} {name!r}{nearest}")
 
 
-def check_rng(model: nnx.Module, rng: Array | None) -> None:
+def check_rng(
+    model: nnx.Module, rng: Array | None, other: str = "pass rng=jax.random.key(...), or "
+) -> None:
     """Raise a ValueError for a model in training mode with dropout that is called without a key.
 
-    `train` and `eval` of nnx set the mode: the attribute `deterministic`.
+    `train` and `eval` of nnx set `deterministic`. The sentence has `other` advice beside `eval`.
     """
-    if model.deterministic or rng is not None:
+    if getattr(model, "deterministic", True) or rng is not None:
         return
     for _, part in nnx.iter_modules(model):
         rate = getattr(part, "dropout", None)
         if isinstance(rate, Real) and rate > 0:
             raise ValueError(
                 f"the model is in training mode, and its {type(part).__name__} has dropout={rate}: "
-                "pass rng=jax.random.key(...) to this call, or call model.eval() before"
+                f"{other}call model.eval() before"
             )
 
 
@@ -230,8 +241,7 @@ def and_mask(mask: Mask, other: Mask | Array | None) -> Mask:
 def cached_mask(mask: Mask | Array | None) -> Mask | None:
     """Return the mask of tokens that follow those in a cache, a predicate on positions.
 
-    Raises:
-        ValueError: a bool array with rows for the new tokens alone.
+    Raises a ValueError for a bool array with rows for the new tokens alone.
     """
     if mask is None or isinstance(mask, Mask):
         return mask

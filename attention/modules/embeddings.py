@@ -141,11 +141,9 @@ class Embedding(nnx.Module):
     @property
     def num_positions(self) -> int | None:
         """Largest number of positions if they are added to embeddings; None if they never end."""
-        return (
-            None
-            if self.positions is None
-            else getattr(self.positions, "max_length", self.max_length)
-        )
+        if self.positions is None:
+            return None
+        return getattr(self.positions, "max_length", self.max_length)
 
     def check_length(self, length: int, what: str = "a sequence of {} tokens") -> None:
         """Raise a ValueError that names `what` if the length exceeds the number of positions."""
@@ -278,10 +276,3 @@ def make_output(
         return None
     options = {"use_bias": config.output_bias} | config.linear_options(rngs)
     return linear({"embed": config.width}, {"vocab": vocab_size}, **options)
-
-
-def score_vocabulary(
-    output: Callable[[Array], Array] | None, embedding: Callable[..., Array], features: Array
-) -> Array:
-    """Map features `[..., D]` to logits `[..., V]` by an output, or the embedding if it is None."""
-    return (output or embedding.unembed)(features)

@@ -34,8 +34,7 @@ INITIALIZERS: dict[str, Initializer] = {
 def named(name: str, given: Any, title: str, registry: Mapping[str, Any]) -> Any:  # noqa: ANN401 - any value
     """Return an entry of a registry called `title`, or what was given if it can be called.
 
-    Raises:
-        ValueError: an unknown name; the message contains `name`, that of the argument.
+    Raises a ValueError for an unknown name, with `name`, that of the argument.
     """
     if callable(given):
         return given
@@ -55,13 +54,8 @@ def dot_general(
     XLA on a CPU writes the other operand again in a strided loop (docs/STEPS.md): a training step
     of the toy translation takes 1.05 times as long. Merged axes would have to be gathered if the
     second were sharded too, so over an explicit mesh, and if a mesh has an axis "sequence", they
-    are not merged.
-
-    Args:
-        inputs: `[*rows, *contracted]`.
-        kernel: `[*contracted, *features]`.
-        dimension_numbers: axes in this order.
-        options: as in `lax`.
+    are not merged. The axes of inputs and kernel are `[*rows, *contracted]` and `[*contracted,
+    *features]`.
     """
     count = len(dimension_numbers[0][1])
     rows, contracted = inputs.shape[: inputs.ndim - count], inputs.shape[inputs.ndim - count :]
@@ -185,12 +179,6 @@ rms_norm = partial(Norm, is_centred=False)
 
 # name -> f(width, *, epsilon, axis, dtype, param_dtype, rngs). Add your own.
 NORMS: dict[str, Callable[..., Any]] = {"layer": layer_norm, "rms": rms_norm}
-
-
-def norm_of(given: str | Callable[..., Any], name: str = "norm") -> Callable[..., Any]:
-    """Return a norm by its name in `NORMS`, or the function that was given; see `named`."""
-    return named(name, given, "NORMS", NORMS)
-
 
 Activation = Callable[[Array], Array]
 

@@ -21,7 +21,7 @@ from attention.modules.context import (
     check_names,
     check_rng,
 )
-from attention.modules.embeddings import Embedding, make_output, score_vocabulary
+from attention.modules.embeddings import Embedding, make_output
 from attention.modules.layers import activation_of, linear, named, split_rng, table
 from attention.modules.transformer import (
     Decoder,
@@ -44,9 +44,17 @@ class Model(nnx.Module):
 
     An `rng` turns dropout on. After `model.train()` of nnx, a model with dropout raises a
     ValueError without it. Without a mask or lengths padding is attended to.
+
+    The attribute `config` is that of `from_config`, or None for layers that it does not describe.
     """
 
+    config: Any = None
     deterministic = True  # `train` of nnx sets it to False
+
+    def _keep(self, config: object, *make_layer: MakeLayer | None) -> Self:
+        """Return this model with the config that it was made from, unless other layers were."""
+        self.config = None if any(make_layer) else config
+        return self
 
     def _context(self, options: dict[str, Any]) -> Context:
         check_names("a model has no argument", options, [each.name for each in fields(Context)])
@@ -94,7 +102,7 @@ class DecodingModel(Model):
 
     def logits(self, features: Array) -> Array:
         """Map features `[..., D]` to scores of the next token `[..., V]`."""
-        return score_vocabulary(self.output, self.target_embedding, features)
+        return (self.output or self.target_embedding.unembed)(features)
 
     def new_cache(self, batch: Sequence[int], size: int, **options: object) -> DecoderCache:
         """Return a cache for `decode` without target tokens; arguments are those of `CacheSpec`.
@@ -130,7 +138,7 @@ class LanguageModel(DecodingModel):
             Embedding.from_config(vocab_size, config, rngs=rngs),
             Decoder.from_config(config, cross=False, rngs=rngs, **options),
             output=make_output(config, vocab_size, rngs),
-        )
+        )._keep(config, options.get("make_layer"))
 
     def decode(self, tokens: Array, **options: object) -> Output:
         """Map tokens `[..., T]` to features `[..., T, D]` for `logits`.
@@ -231,7 +239,7 @@ class MaskedLanguageModel(Model):
             Encoder.from_config(config, rngs=rngs, **options),
             head=PredictionHead(config, rngs=rngs) if has_head else None,
             output=make_output(config, vocab_size, rngs),
-        )
+        )._keep(config, options.get("make_layer"))
 
     def encode(
         self, tokens: Array, *, token_types: Array | None = None, **options: object
@@ -243,7 +251,7 @@ class MaskedLanguageModel(Model):
     def logits(self, features: Array) -> Array:
         """Map features `[..., D]` to scores of the vocabulary `[..., V]`."""
         features = features if self.head is None else self.head(features)
-        return score_vocabulary(self.output, self.embedding, features)
+        return (self.output or self.embedding.unembed)(features)
 
     def __call__(self, tokens: Array, **options: object) -> Output:
         """Score every position of `[..., T]`: an output with logits `[..., T, V]`."""
@@ -328,12 +336,12 @@ class EncoderDecoder(DecodingModel):
             )
         own_vocab_size = None if is_shared else source_vocab_size
         return cls(
-            Embedding.from_config(own_vocab_size, config, rngs=rngs),
+            Embedding.from_config(own_vocab_size, replace(config, output_bias=False), rngs=rngs),
             Encoder.from_config(config, rngs=rngs, make_layer=make_encoder_layer),
             Embedding.from_config(target_vocab_size, config, rngs=rngs),
             Decoder.from_config(config, rngs=rngs, make_layer=make_decoder_layer),
             output=make_output(config, target_vocab_size, rngs),
-        )
+        )._keep(config, make_encoder_layer, make_decoder_layer)
 
     def encode(self, source: Array, **options: object) -> Output:
         """Map source tokens `[..., S]` to features `[..., S, D]`, the encoder output."""
@@ -520,7 +528,7 @@ class Classifier(Model):
             Encoder.from_config(config, rngs=rngs, make_layer=make_layer),
             make_pooling(config.width, **kinds),
             linear({"embed": config.width}, {"classes": num_classes}, dtype=config.dtype, **kinds),
-        )
+        )._keep(config, make_layer)
 
     def __call__(self, inputs: Array, **options: Any) -> Output:  # noqa: ANN401 - of several types
         """Score the classes of what the embedding takes: an output with logits `[..., C]`.

@@ -1,6 +1,7 @@
 """What a number of a config or a constructor may be."""
 
 import math
+from numbers import Integral, Real
 
 import jax
 
@@ -23,6 +24,13 @@ def check_number(
         raise ValueError(f"{name} must be {finite}{wanted}, got {value}")
 
 
+def check_count(name: str, value: int | None, *, at_least: int) -> None:
+    """Raise a ValueError for a float, or a number below the bound; None is accepted."""
+    if isinstance(value, Real) and not isinstance(value, Integral):
+        raise ValueError(f"{name} must be an integer, got {value}")
+    check_number(name, value, at_least=at_least)
+
+
 def check_rate(name: str, value: float) -> None:
     """Raise a ValueError for a rate of dropout outside [0, 1); a traced rate is not checked."""
     if not isinstance(value, jax.core.Tracer) and not 0 <= value < 1:
@@ -37,8 +45,8 @@ def resolve_heads(
     Raises:
         ValueError: N or H below 1, K does not divide N, or a D / N that is no whole number.
     """
-    check_number("num_heads", num_heads, at_least=1)
-    check_number("head_width", head_width, at_least=1)
+    check_count("num_heads", num_heads, at_least=1)
+    check_count("head_width", head_width, at_least=1)
     num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
     divisors = [n for n in range(1, num_heads + 1) if num_heads % n == 0]
     if num_kv_heads not in divisors:

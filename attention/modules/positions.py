@@ -52,11 +52,7 @@ class Rotary:
 
 
 def resolve_scale(scale: float | str, width: int, name: str = "scale") -> float:
-    """Return a factor of embeddings, √D for "sqrt_width".
-
-    Raises:
-        ValueError: another word, or a factor that is not finite and above 0.
-    """
+    """Return a factor of embeddings, √D for "sqrt_width"; raise a ValueError for other words."""
     if isinstance(scale, str):
         one_of(name, scale, ("sqrt_width",))
         return width**0.5

@@ -14,7 +14,7 @@ from attention.modules.context import DEFAULT_CONTEXT, CacheSpec, Context, Outpu
 from attention.modules.embeddings import Embedding
 from attention.modules.layers import linear, table
 from attention.modules.models import EncoderDecoder
-from attention.modules.numbers import check_number, check_rate
+from attention.modules.numbers import check_count, check_rate
 from attention.primitives import masks
 from attention.primitives.additive import additive_attention
 from attention.primitives.attend import attend
@@ -130,11 +130,7 @@ def valid_tokens(
 ) -> Array:
     """Return which of the inputs `[..., T, D]` are no padding, bool `[..., T]`.
 
-    The mask is `masks.lengths`, or an expression of such masks.
-
-    Raises:
-        TypeError: lengths that are not integers.
-        ValueError: lengths outside [0, T]; any other mask.
+    Raises a ValueError for a mask that is not `masks.lengths` or an expression of such masks.
     """
     *batch, num_tokens, _ = inputs.shape
     if lengths is not None:
@@ -404,7 +400,7 @@ class RecurrentConfig:
     def __post_init__(self) -> None:
         """Raise a ValueError if a number is out of range or a name is not registered."""
         for name in ("embedding_width", "hidden", "max_length"):
-            check_number(name, getattr(self, name), at_least=1)
+            check_count(name, getattr(self, name), at_least=1)
         check_rate("dropout", self.dropout)
         one_of("cell", self.cell, tuple(CELLS))
         one_of("attention", self.attention, tuple(ATTENTIONS))
@@ -444,7 +440,7 @@ class RecurrentEncoderDecoder(EncoderDecoder):
             target_embedding,
             RecurrentDecoder(summary, attention, step),
             output=linear(*sizes, **options),
-        )
+        )._keep(config)
 
 
 class RecurrentLayer(nnx.Module):

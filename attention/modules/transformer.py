@@ -513,8 +513,7 @@ def next_positions(
 ) -> Array | None:
     """Return the positions of tokens `[..., T]` that follow those in a cache; else, as given.
 
-    Raises:
-        ValueError: positions beside a cache, a cache without lengths or for another batch.
+    Raises a ValueError for positions beside a cache, and for a cache of another model or batch.
     """
     if cache is None:
         return positions

@@ -124,30 +124,31 @@ def save(
 ) -> None:
     """Save a model: config.json and safetensors.
 
-    A model that was loaded is saved in the layout it had. Any other model is saved with the names
-    of its parameters as those of the tensors, or in the layout of `config`.
+    A model that was loaded is saved in the layout it had; any other with the names of its
+    parameters, and with its config if `from_config` of a class in `MODELS` made it, for `load`.
 
     Args:
         model: to save.
         folder: is made if it does not exist.
-        config: the config of `from_config`, so that `load` can make the model again; or the content
-            of a config.json with a `model_type` in `FAMILIES`, for its layout.
+        config: the config that makes the same model as was composed by hand; or the content of a
+            config.json with a `model_type` in `FAMILIES`, for its layout.
         max_bytes: of one file.
 
     Raises:
         ValueError: a model that differs from the one that the config makes, and `load` with it: in
             its parameters, or in other attributes, such as an activation. Attributes that options
             of `load` may change, such as `dropout`, are compared with a `TransformerConfig` only.
+            A model that has changed is saved without its config after `model.config = None`.
     """
+    ignored = OPTIONS_OF_LOAD
     if isinstance(config, Mapping):
         settings = Settings(config)
     elif config is None and hasattr(model, "source"):
         settings = model.source.settings
     else:
-        settings = Settings(describe(model, config))
+        settings, ignored = Settings(describe(model, config)), ()
     family = _family(settings)
     if family is not OWN or "config" in settings:
-        ignored = () if isinstance(config, TransformerConfig) else OPTIONS_OF_LOAD
         _check_model(model, _abstract(family, settings, {}), settings["model_type"], ignored)
     parts = parts_by_tensor(model, family, settings)
 
@@ -301,6 +302,7 @@ def _attributes(model: nnx.Module) -> dict[str, Any]:
                 found[f"{path}.{name}.shape"] = shapes[0] if len(shapes) == 1 else shapes
             elif not any(isinstance(leaf, nnx.Module) for leaf in leaves):
                 found[f"{path}.{name}"] = value
+    found.pop(".config", None)  # of the whole model, which all that it makes is compared with
     return found
 
 

@@ -16,12 +16,6 @@ MODEL_TYPE = "attention"
 DTYPES = ("dtype", "param_dtype")
 
 
-def _vocab_sizes(model: EncoderDecoder) -> dict[str, int | None]:
-    source, target = model.source_embedding, model.target_embedding.vocab_size
-    own = source and source.vocab_size
-    return {"source_vocab_size": own or target, "target_vocab_size": target}
-
-
 # class -> arguments of its `from_config` beside the config. Add your own.
 MODELS: dict[type[nnx.Module], Callable[[Any], dict[str, Any]]] = {
     LanguageModel: lambda model: {
@@ -32,7 +26,10 @@ MODELS: dict[type[nnx.Module], Callable[[Any], dict[str, Any]]] = {
         "vocab_size": model.embedding.vocab_size,
         "has_head": model.head is not None,
     },
-    EncoderDecoder: _vocab_sizes,
+    EncoderDecoder: lambda model: {
+        "source_vocab_size": model.input_vocab_size,
+        "target_vocab_size": model.vocab_size,
+    },
 }
 
 
@@ -40,11 +37,13 @@ def describe(model: nnx.Module, config: TransformerConfig | None) -> dict[str, A
     """Return the content of `config.json`: of a model in `MODELS`, or of any one without a config.
 
     Raises:
-        ValueError: a field that is a function, or another class.
+        ValueError: a field that is a function, or a config of another class.
     """
+    kind = type(model)
+    if config is None and kind in MODELS:
+        config = getattr(model, "config", None)
     if config is None:
         return {"model_type": MODEL_TYPE}
-    kind = type(model)
     if kind not in MODELS:
         known = ", ".join(each.__name__ for each in MODELS)
         raise ValueError(f"config= is for the classes {known}, got a {kind.__name__}: leave it out")
@@ -65,7 +64,7 @@ def _as_json(value: object) -> object:
     if isinstance(value, type | np.dtype) and (dtype := np.dtype(value)).kind != "O":
         return dtype.name
     name = getattr(value, "__name__", value)
-    raise ValueError(f"config= contains the function {name}: register it and give its name")
+    raise ValueError(f"the config contains the function {name}: register it and give its name")
 
 
 def _config(settings: Settings) -> TransformerConfig:

@@ -39,11 +39,7 @@ class Settings(dict[str, Any]):
         raise ValueError(f"config.json of a {self.get('model_type')} checkpoint lacks {key!r}")
 
     def activation(self, key: str, default: str) -> str:
-        """Return the name in `ACTIVATIONS` of an activation of Hugging Face.
-
-        Raises:
-            ValueError: an unknown activation.
-        """
+        """Return the name in `ACTIVATIONS` of an activation, or raise a ValueError for others."""
         name = self.get(key, default)
         one_of(key, name, tuple(ACTIVATIONS))
         return ACTIVATIONS[name]

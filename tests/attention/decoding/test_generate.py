@@ -350,6 +350,7 @@ ARRAY = np.ones((2, 3), int)
 MISTAKES = {
     "a model with prefill and step, got ArrayImpl": {"model": jnp.ones(3)},
     "strategy needs an instance, .* got 'sample'": {"strategy": "sample"},
+    "start needs integer ids, got float32": SOURCE | {"start": 1.7},
     "start is for encoder-decoder models, which need it": SOURCE | {"start": None},
     r"inputs\[1\] has no tokens": {"inputs": [[3], []]},
     "inputs needs lists of integer ids: 'float'": {"inputs": [[3.5]]},
@@ -390,8 +391,8 @@ def test_no_inputs_keep_the_axis_of_the_n_best(strategy, n_best):
         ({"inputs": [[3], [4, 6]]}, r"inputs\[1\] has token 6, and the vocabulary has 6 tokens"),
         ({"inputs": jnp.array([[3, 6]]), "lengths": jnp.array([2])}, r"inputs\[0\] has token 6"),
         ({"prefix": Prefix(jnp.array([[3, 9]]), jnp.array([2]))}, r"prefix\[0\] has token 9"),
-        ({"stop": [END, (3, 6)]}, r"stop\[1\] has token 6"),
-        ({"stop": -1}, r"stop\[0\] has token -1"),
+        ({"stop": jnp.array([[END, 2], [3, 6]])}, r"stop\[1\] has token 6"),
+        ({"stop": np.array(-1)}, r"stop\[0\] has token -1"),
         ({"model": SOURCED, "start": 6}, r"start\[0\] has token 6"),
         ({"model": SOURCED, "start": BOS, "inputs": [[10]]}, r"has token 10, .* has 10 tok"),
     ],

@@ -171,6 +171,13 @@ def test_observed_attention_equals_that_of_a_full_pass():
             assert not ours[~valid[:, rank]].any()
 
 
+def test_model_in_training_mode_is_refused():
+    model = language_model(dropout=0.1)
+    model.train()
+    with pytest.raises(ValueError, match=r"has dropout=0.1: call model.eval\(\) before$"):
+        generate(model, PROMPTS, max_tokens=2)
+
+
 @pytest.mark.parametrize("tie", ["none", "all"])
 def test_ids_outside_the_vocabulary(tie):
     """Of the source and the target; a source embedding may have no table."""

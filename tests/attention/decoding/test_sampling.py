@@ -236,15 +236,6 @@ PREFIX = Prefix(
 )
 
 
-@pytest.mark.parametrize("strategy", [Sample(top_k=1), Sample(temperature=1e-3)], ids=str)
-def test_narrow_sampling_equals_greedy(strategy):
-    table = random_table(B, 6, seed=7)
-    sampled = search(table, PREFIX, keys(B), strategy=strategy, stopping=STOPPING)
-    greedy = search(table, PREFIX, strategy=Greedy(), stopping=STOPPING)
-    for found, expected in zip(jax.tree.leaves(sampled), jax.tree.leaves(greedy), strict=True):
-        np.testing.assert_array_equal(found, expected)
-
-
 def test_prefix_comes_first_and_the_end_not_too_early():
     given = {"strategy": Sample(), "stopping": STOPPING}
     found = search(random_table(B, 6, seed=7), PREFIX, keys(B), **given)

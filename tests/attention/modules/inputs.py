@@ -53,14 +53,9 @@ def fill(shapes: Module, seed: int = 0) -> Module:
     return jax.tree_util.tree_map_with_path(parameter, shapes)
 
 
+@functools.cache
 def shapes_of(cls: type[Module], config: TransformerConfig, **sizes: int) -> Module:
     """Return a module of shapes; to trace its initialization takes longer than to fill it."""
-    make = _shapes_of.__wrapped__ if config.per_layer else _shapes_of  # a list has no hash
-    return make(cls, config, **sizes)
-
-
-@functools.cache
-def _shapes_of(cls: type[Module], config: TransformerConfig, **sizes: int) -> Module:
     return jax.eval_shape(lambda: cls.from_config(config, **sizes, rngs=nnx.Rngs(0)))
 
 

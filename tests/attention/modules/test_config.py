@@ -180,6 +180,8 @@ def test_registered_names(monkeypatch):
 MISTAKES = [
     ({"width": 0}, "width must be at least 1, got 0$"),
     ({"window": -1}, "window must be at least 0, got -1$"),
+    ({"window": 2.5}, "window must be an integer, got 2.5$"),
+    ({"num_heads": 2.5}, "num_heads must be an integer, got 2.5$"),
     ({"logit_softcap": float("nan")}, "logit_softcap must be .*, got nan$"),
     ({"dropout": 1.0}, r"dropout must be in \[0, 1\), got 1.0"),
     *[

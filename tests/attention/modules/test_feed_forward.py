@@ -1,10 +1,7 @@
 """The feed-forward layer against NumPy."""
 
-import copy
 import math
-import pickle
 
-import chex
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -38,10 +35,3 @@ def test_project_up_activate_and_project_down(activation, use_bias, gated):
     hidden, act = project(module.up, INPUTS), BY_HAND[activation]
     hidden = act(project(module.gate, INPUTS)) * hidden if gated else act(hidden)
     assert_close(call(module, INPUTS), project(module.down, hidden))
-
-
-def test_a_copy_has_the_structure_of_the_original():
-    """Copies of functions of jax are other functions, and many of them cannot be pickled."""
-    module = feed_forward(activation="relu")
-    for other in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
-        chex.assert_trees_all_equal(other, module)

@@ -1,12 +1,16 @@
 """What all models have in common: arguments, training mode, and the printing of nnx."""
 
+import copy
+import functools
+import pickle
+
 import jax
 import numpy as np
 import pytest
 from flax import nnx
 
 from attention import attend, masks
-from attention.modules import LanguageModel, TransformerConfig
+from attention.modules import LanguageModel, TransformerConfig, layer_norm
 from attention.modules.models import source_padding
 from tests.attention.modules.inputs import (
     assert_close,
@@ -39,7 +43,7 @@ def made(kind, **changes):
 
 @every_model
 def test_nnx_prints_a_model_and_makes_another(kind, capsys):
-    model, inputs = made(kind)
+    model, inputs = made(kind, per_layer=[{"hidden": 5}])
     tables = []
     jax.eval_shape(lambda model: tables.append(nnx.tabulate(model, *inputs)), model)
     assert "SelfAttention" in tables[0]
@@ -47,6 +51,23 @@ def test_nnx_prints_a_model_and_makes_another(kind, capsys):
     assert "query=LinearGeneral" in capsys.readouterr().out
     config = TransformerConfig(width=8, num_heads=2)
     jax.eval_shape(lambda: LanguageModel.from_config(config, vocab_size=V, rngs=nnx.Rngs(0)))
+
+
+def test_a_model_keeps_its_config():
+    """Overrides are dicts; copies of most functions of jax are others, and cannot be pickled."""
+
+    def make(**options):
+        config = TransformerConfig(decoder_layers=1, per_layer=[{"hidden": 5}])
+        return LanguageModel.from_config(config, vocab_size=V, rngs=nnx.Rngs(0), **options)
+
+    model = jax.jit(make)()
+    definition, state = nnx.split(model)
+    copies = [copy.deepcopy(model), pickle.loads(pickle.dumps(model)), nnx.eval_shape(make)]
+    for each in (*copies, nnx.merge(definition, state), jax.jit(lambda model: model)(model)):
+        assert each.config.per_layer == ({"hidden": 5},)
+        assert nnx.graphdef(each) == definition
+    mine = functools.partial(make, make_layer=lambda index, rngs: layer_norm(128, rngs=rngs))
+    assert jax.eval_shape(mine).config is None  # which alone does not describe the model
 
 
 @every_model

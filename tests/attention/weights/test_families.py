@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
 pytest.importorskip("attention.weights", reason="needs the extra attention[weights]")
 
@@ -14,7 +13,6 @@ from safetensors.numpy import load_file
 
 from attention import weights
 from attention.decoding import generate
-from attention.modules import Layers, unstack_layers
 from attention.primitives import masks
 from tests.attention.primitives.inputs import jitted
 from tests.attention.weights.checkpoints import (
@@ -122,13 +120,6 @@ def test_computation_in_bfloat16_with_parameters_in_float32(name):
     assert (logits.shape, logits.dtype) == (given["logits"].shape, jnp.bfloat16)
 
 
-def test_layers_that_are_not_stacked():
-    model = weights.load(FOLDER / "mistral", scan=False)
-    (layers,) = (part for _, part in nnx.iter_modules(model) if isinstance(part, Layers))
-    assert len(layers.blocks) == layers.n
-    assert_same(model, unstack_layers(model_of("mistral")))
-
-
 def test_rotary_fields_of_older_versions_of_transformers(tmp_path):
     scaling = {"rope_type": "llama3", "factor": 4.0, "original_max_position_embeddings": 32}
     for name in ("rope_scaling", "rope_parameters"):
@@ -207,15 +198,15 @@ def test_bert_with_an_untied_output(has_both, tmp_path):
 
 QWEN = {"use_sliding_window": True, "sliding_window": ..., "max_window_layers": 1}
 LAYERS = ["sliding_attention", "full_attention"]
-WINDOWS = [{"window": None}, {"window": 4095}]
+WINDOWS = ({"window": None}, {"window": 4095})
 
 
 @pytest.mark.parametrize(
     "name, settings, field, value",
     [
         ("t5", {"dense_act_fn": "silu"}, "activation", "silu"),
-        ("mistral", {"sliding_window": ...}, "per_layer", [{"window": 4095}] * 2),
-        ("mistral", {"sliding_window": None}, "per_layer", []),
+        ("mistral", {"sliding_window": ...}, "per_layer", ({"window": 4095},) * 2),
+        ("mistral", {"sliding_window": None}, "per_layer", ()),
         ("qwen2", QWEN | {"layer_types": ...}, "per_layer", WINDOWS),
         ("qwen2", QWEN | {"layer_types": LAYERS}, "per_layer", WINDOWS[::-1]),
     ],

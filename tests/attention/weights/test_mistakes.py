@@ -47,7 +47,6 @@ def test_tensors_that_do_not_fit(words, tmp_path):
         ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "True is not supported"),
         ("gpt2", {"n_embd": 20}, "its config.json needs"),
         ("gpt2", {"n_embd": "16"}, "config.json describes no gpt2 model"),
-        ("gpt2", {"vocab_size": "53"}, "config.json describes no gpt2 model"),
         ("vit", {"patch_size": [2, 2]}, "config.json describes no vit model"),
         ("llama", {"mlp_bias": True}, "mlp_bias=True is not supported: it must be False"),
         ("llama", {"rope_parameters": {"rope_type": "yarn"}}, "'yarn' is not supported: released"),
@@ -127,7 +126,6 @@ def test_files_that_are_missing_or_damaged(tmp_path):
     "error, index, words",
     [
         (ValueError, {}, "must map names of tensors to names of files"),
-        (ValueError, {"weight_map": []}, "must map names of tensors to names of files"),
         (ValueError, {"weight_map": {"a": 3}}, "must map names of tensors to names of files"),
         (ValueError, {"weight_map": {"a": "../model.safetensors"}}, "which is not in its folder"),
         (FileNotFoundError, {"weight_map": {"a": "b.safetensors"}}, "contains no b.safetensors"),

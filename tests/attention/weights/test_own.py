@@ -62,7 +62,7 @@ MODELS = [
 @pytest.mark.parametrize("config, kind, options", MODELS)
 def test_import_of_an_export_is_the_same_model(config, kind, options, tmp_path):
     model = filled(lambda: kind.from_config(config, **options, rngs=nnx.Rngs(0)))
-    weights.save(model, tmp_path, config=config)
+    weights.save(model, tmp_path)
     loaded = weights.load(tmp_path)
     assert type(loaded) is type(model)
     assert kind is MaskedLanguageModel or loaded.decoder.causal == model.decoder.causal
@@ -75,8 +75,8 @@ def test_import_of_an_export_is_the_same_model(config, kind, options, tmp_path):
 
 def test_stacked_and_unstacked_layers_have_the_same_names(tmp_path):
     """Of five layers with two kinds, four are stacked by twos and one is left."""
-    weights.save(language_model(), tmp_path / "stacked", config=CONFIG)
-    weights.save(unstack_layers(language_model()), tmp_path / "unstacked", config=CONFIG)
+    weights.save(language_model(), tmp_path / "stacked")
+    weights.save(unstack_layers(language_model()), tmp_path / "unstacked")
     assert_equal(tensors_of(tmp_path / "stacked"), tensors_of(tmp_path / "unstacked"))
 
 
@@ -109,7 +109,10 @@ def test_config_with_a_function_is_refused(tmp_path):
     config = TransformerConfig(per_layer=[{}, {"activation": jax.nn.elu}])
     model = filled(lambda: LanguageModel.from_config(config, vocab_size=5, rngs=nnx.Rngs(0)))
     with pytest.raises(ValueError, match="contains the function elu: register it"):
-        weights.save(model, tmp_path, config=config)
+        weights.save(model, tmp_path)
+    model.config = None
+    weights.save(model, tmp_path)
+    assert_same(weights.load(tmp_path, model=model), model)
 
 
 @pytest.mark.parametrize(
