@@ -22,7 +22,7 @@ ARGS ?=
 .PHONY: train test test-slow shapes smoke lint reference results clean
 
 # Memory pages of 2 MiB, where Linux and glibc have them: a training step of multi30k allocates and
-# frees half a gigabyte, and page faults took a tenth of its time (docs/STEPS.md).
+# frees half a gigabyte, and page faults took a tenth of its time.
 train: export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 train: $(INSTALLED)
 	$(BIN)/python run.py $(ARGS)
