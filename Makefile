@@ -6,6 +6,7 @@
 #   make test                     run all tests
 #   make test-slow                run the tests that take minutes: kills, a full disk, each config
 #   make shapes                   check every public shape, in half a minute
+#   make results                make all tables of results; ARGS=workdirs reads the runs there first
 #   make reference                write the API reference, from docstrings, to build/reference
 #   make test PYTHON=python3.13 VENV=.venv-3.13
 
@@ -18,10 +19,10 @@ BIN = $(VENV)/bin
 INSTALLED = $(VENV)/installed$(JAX:%=-%)
 ARGS ?=
 
-.PHONY: train test test-slow shapes smoke lint reference clean
+.PHONY: train test test-slow shapes smoke lint reference results clean
 
 # Memory pages of 2 MiB, where Linux and glibc have them: a training step of multi30k allocates and
-# frees half a gigabyte, and page faults took a tenth of its time (docs/STEPS.md).
+# frees half a gigabyte, and page faults took a tenth of its time.
 train: export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 train: $(INSTALLED)
 	$(BIN)/python run.py $(ARGS)
@@ -55,6 +56,9 @@ smoke: $(INSTALLED) $(SMOKE)
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+results: $(INSTALLED)
+	$(BIN)/python tools/results.py $(ARGS)
 
 REFERENCE = attention $(addprefix attention., primitives.masks primitives.scores modules decoding \
   weights testing)

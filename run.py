@@ -69,8 +69,8 @@ OF_TASKS = ("train", "evaluate", "predict", "explain", "prepare", "describe")
 EXPERIMENTS = {
     "pretrained": Experiment("experiments.pretrained", ("predict",)),
     "preset": Experiment("experiments.describe", ("describe",)),
-    "benchmark": Experiment("experiments.benchmarks.suite", ("benchmark",)),
-    "model_benchmark": Experiment("experiments.benchmarks.models.suite", ("benchmark",)),
+    "benchmark": Experiment("experiments.benchmarks.attention", ("benchmark",)),
+    "model_benchmark": Experiment("experiments.benchmarks.models", ("benchmark",)),
     "ledger": Experiment("experiments.ledger", ("ledger",)),
 }
 LOST = re.compile("gloo|nccl|connection", re.IGNORECASE)  # in errors after a process has ended

@@ -4,7 +4,7 @@ command    python run.py --mode=benchmark    (or: --mode=benchmark --config=conf
            with --config.cases=all for the whole grid, which takes hours on a CPU
 hardware   two CPU cores, 24 GiB of memory; runs on a GPU unchanged
 time       19 minutes
-score      docs/BENCHMARKS.md, measured against the goals of experiments/benchmarks/goals.py
+score      docs/BENCHMARKS.md
 """
 
 from ml_collections import ConfigDict
@@ -31,7 +31,6 @@ def get_config(form: str = FULL) -> ConfigDict:
     config.accuracy = "full_1024_*_gradient causal_1024_*_gradient"  # of one example, not a batch
     config.seconds = 1.5  # of the timed calls of a contender in a case
     config.rounds = 6  # at most
-    config.memory_gib = 16.0  # of scratch memory; a contender that needs more is left out
     config.page = ""  # a .md file: the report is written there too, its figures beside it as JSON
 
     if is_tiny(form):

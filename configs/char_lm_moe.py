@@ -5,7 +5,7 @@ is logged as `balance`.
 
 command    python run.py --config=configs/char_lm_moe.py
 hardware   two CPU cores
-time       2.2 min of training (char_lm_moe_shakespeare)
+time       2.2 min of training
 score      char_lm_moe_shakespeare: validation loss: 1.610 (for comparison: 1.88 (nanoGPT: random
            windows of the last tenth of the text; here all of the first half of it)); seed 0, commit
            3923081

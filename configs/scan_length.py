@@ -13,7 +13,7 @@ their test scores are not comparable with the others; `learned` was not measured
 
 command    python run.py --config=configs/scan_length.py --config.data.path=FOLDER
 hardware   two CPU cores
-time       7.6 min of training (scan_length_alibi)
+time       7.6 min of training
 score      scan_length_alibi: test exact match: 33.71% ± 16.31% (for comparison: 100 % (Csordás et
            al. 2021: relative positions, more steps)); validation accuracy: 100.00% ± 0.00%; seeds
            0, 1, 2, commit 854297a

@@ -1,10 +1,9 @@
 """Train several runs, and report mean and standard deviation over seeds."""
 
 import json
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
 
 import jax
 
@@ -13,9 +12,8 @@ from experiments.config import Config
 from experiments.errors import UsageError
 from experiments.files import write_whole
 from experiments.metrics import import_wandb, read_metrics
-from experiments.records import Record, Run, label_of, table, warn_skipped
+from experiments.records import Run, group_name, markdown, score_rows
 from experiments.registry import TASKS
-from experiments.results import NOT_SHOWN, SHOWN
 from experiments.train import train
 from experiments.training.plateau import best_step, monitored_loss, out_of_patience
 from experiments.workdir import Workdir
@@ -35,40 +33,19 @@ def sweep(
         cache: folder of generated data.
         wandb: project of Weights & Biases that takes the metrics of each run too.
     """
-    places = train_all(runs, workdir, cache, wandb)
-    points: dict[str, list[Run]] = {}
-    for name, place in places.items():
+    folders = train_all(runs, workdir, cache, wandb)
+    groups: dict[str, list[Run]] = {}
+    for name, place in folders.items():
         run = Run.read(place.path, name)
-        points.setdefault(run.label or workdir.path.name, []).append(run)
-    records = [Record.of(label, found) for label, found in points.items()]
-    written = [record._asdict() for record in records]
-    write_report(workdir.path / "sweep", records, places, written, table(score_rows(records)))
-
-
-def write_report(
-    path: Path,
-    records: Sequence[Record],
-    places: Mapping[str, Workdir],
-    written: Any,  # noqa: ANN401 - any JSON values
-    text: str,
-    costs: Mapping[str, Mapping[int, float]] = MappingProxyType({}),
-) -> None:
-    """Write several runs as JSON, as Markdown and as a picture, and print the Markdown.
-
-    Args:
-        path: of the files, without their ends.
-        records: of the runs.
-        places: workdir of each run, for its learning curve.
-        written: content of the JSON file.
-        text: content of the Markdown file.
-        costs: seconds of a step of each run by the length of the sentences, if they were measured.
-    """
-    write_whole(path.with_suffix(".json"), json.dumps(written, indent=2) + "\n")
-    write_whole(path.with_suffix(".md"), text)
-    curves = {name: read_metrics(place.path) for name, place in places.items()}
-    draw_runs(curves, headlines(records), costs, path.with_suffix(".png"))
+        groups.setdefault(group_name(name) or workdir.path.name, []).append(run)
+    text = markdown(score_rows(groups))
+    values = {name: [run._asdict() for run in runs] for name, runs in groups.items()}
+    write_whole(workdir.path / "sweep.json", json.dumps(values, default=str, indent=2) + "\n")
+    write_whole(workdir.path / "sweep.md", text)
+    curves = {name: read_metrics(place.path) for name, place in folders.items()}
+    draw_runs(curves, workdir.path / "sweep.png")
     print(text, end="")
-    print(f"everything is in {path.parent}")
+    print(f"everything is in {workdir.path}")
 
 
 def train_all(
@@ -108,7 +85,7 @@ def train_all(
         try:
             train(resolved[name], places[name], cache, wandb=wandb)
         except FloatingPointError as error:  # the others are trained all the same
-            warn_skipped(name, error)
+            print(f"{name} is left out: {error}", file=sys.stderr)
         jax.clear_caches()  # or programs of all runs stay in memory
     ended = {name: place for name, place in places.items() if has_ended(resolved[name], place)}
     if not ended:
@@ -132,33 +109,3 @@ def has_ended(config: Config, workdir: Workdir) -> bool:
         return False
     is_done = losses[-1][0] >= train.steps or out_of_patience(losses, train.patience)
     return is_done and results["step"] == best_step(losses)
-
-
-def score_rows(records: Sequence[Record]) -> list[dict[str, str]]:
-    """Return a row of the table for each record and split, with mean and standard deviation."""
-    known = [score for record in records for found in record.scores.values() for score in found]
-    hidden = {*NOT_SHOWN} - {"loss"}
-    columns = [
-        score
-        for score in dict.fromkeys(("loss", *SHOWN, *known))
-        if score in known and score not in hidden
-    ]
-    return [
-        {"run": record.title, "split": split, "seeds": ", ".join(map(str, record.seeds))}
-        | {label_of(score): record.written(split, score) for score in columns}
-        for record in records
-        for split in record.scores
-    ]
-
-
-def headlines(records: Sequence[Record]) -> dict[str, dict[str, tuple[float, float]]]:
-    """Return mean and standard deviation of one score of each split, by its name and by record."""
-    found: dict[str, dict[str, tuple[float, float]]] = {}
-    for record in records:
-        for split, scores in record.scores.items():
-            score = record.headline(split)
-            is_share, values = "%" in SHOWN.get(score, ("", ""))[1], scores[score]
-            factor, unit = (100, " (%)") if is_share else (1, "")
-            figures = (factor * values["mean"], factor * (values["std"] or 0))
-            found.setdefault(f"{split} {label_of(score)}{unit}", {})[record.title] = figures
-    return found

@@ -1,16 +1,17 @@
-"""Figures of trained models in README, docs and cards are those of `results/*.json`."""
+"""Figures of trained models in README, docs and cards are those of `results/`."""
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 
-from configs.ledger import get_config
-from experiments.ledger import documents
-from experiments.result_tables import BLOCK, CARD, Results
+from experiments.errors import UsageError
+from experiments.ledger import ledger
+from tools.results import BLOCK, CARD, Tables, documents, make_records
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-MEASURED = {"BENCHMARKS.md", "CONFORMANCE.md", "MODELS.md", "STEPS.md"}  # not of trained models
+MEASURED = {"BENCHMARKS.md", "CONFORMANCE.md", "MODELS.md"}  # not of trained models
 SCORES = "BLEU|chrF|[Pp]erplexity|[Ee]xact match|[Aa]ccuracy|[Ll]oss"
 CELL = r"(?<=\| )[+-]? ?\d+\.\d+(?: to \d+\.\d+)? (?=\|)"
 FIGURE = re.compile(rf"\d\.\d+ ?%|\d ± \d|\b(?:{SCORES})(?: of| is)? \d|{CELL}")
@@ -23,33 +24,72 @@ def figures(text):
     return FIGURE.findall(text)
 
 
-@pytest.fixture(autouse=True)
-def repository(monkeypatch):
-    monkeypatch.chdir(REPOSITORY)
-
-
 @pytest.fixture(scope="module")
-def results():
-    return Results.load(REPOSITORY / "results", REPOSITORY / "configs")
+def tables():
+    return Tables(REPOSITORY / "results", REPOSITORY / "configs")
 
 
-def test_documents_and_cards_contain_the_figures_of_the_records(results):
-    texts = {path: path.read_text() for path in documents(get_config())}
-    old = [str(path) for path, text in texts.items() if results.updated(path) != text]
-    assert old == [], "update them: python run.py --mode=ledger --config.folder="
+def test_documents_and_cards_contain_the_figures_of_the_records(tables):
+    texts = {path: path.read_text() for path in documents(REPOSITORY)}
+    old = [str(path) for path, text in texts.items() if tables.updated(path) != text]
+    assert old == [], "make results"
 
 
-def test_documents_have_no_figure_of_a_model_outside_of_tables_of_results(results):
-    files = [path for path in documents(get_config()) if path.name not in MEASURED]
-    files = [path for path in files if path.suffix == ".md" or path.stem in results.configs]
-    prose = {path: figures(path.read_text()) for path in files}
-    assert {str(path): found for path, found in prose.items() if found} == {}
+def test_documents_have_no_figure_of_a_model_outside_of_tables_of_results(tables):
+    files = [path for path in documents(REPOSITORY) if path.name not in MEASURED]
+    files = [path for path in files if path.suffix == ".md" or path.stem in tables.configs]
+    prose = {str(path): figures(path.read_text()) for path in files}
+    assert {path: found for path, found in prose.items() if found} == {}
+    for text in ("an error of 4.8 %", "98.86%", "a BLEU of 41.6", "99.3 ± 0.1", "| 4.8 |"):
+        assert figures(f"It has {text}.")
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["an error of 4.8 %", "98.86%", "a BLEU of 41.6", "perplexity 5.5", "99.3 ± 0.1", "| 4.8 |"],
-)
-def test_a_figure_in_prose_is_found(text):
-    assert figures(f"It has {text}.")
-    assert not figures(f"<!-- results:\ncopy\n-->\n{text}\n<!-- end of results -->")
+@pytest.fixture
+def runs(tmp_path):
+    """Return a folder with two seeds of a run and the files that a training leaves behind."""
+    for seed, accuracy in enumerate((0.5, 0.7)):
+        folder = tmp_path / "workdirs" / "copy" / f"seed={seed}"
+        folder.mkdir(parents=True)
+        splits = {"test": {"exact_match": accuracy, "loss": 1.0, "tokens": 9}}
+        results = {"step": 20, "ended": True, "training_seconds": 90.0 + seed, "parameters": 7}
+        (folder / "results.json").write_text(json.dumps({**results, "splits": splits}))
+        config = {"task": "translation", "seed": seed, "model": {"width": 48}}
+        (folder / "config.json").write_text(json.dumps(config))
+        row = {"step": 20, "split": "validation", "loss": 2.0}
+        (folder / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+        start = {"command": "python run.py --config=copy", "commit": f"c{seed}", "machine": "cpu"}
+        (folder / "starts.jsonl").write_text(json.dumps(start) + "\n")
+    return tmp_path / "workdirs"
+
+
+def test_seeds_have_one_record(runs, tmp_path):
+    make_records(runs, tmp_path / "results")
+    record = json.loads((tmp_path / "results" / "copy.json").read_text())
+    assert record["scores"]["test"] == {"exact_match": [0.5, 0.7], "loss": [1.0, 1.0]}
+    assert record["scores"]["validation"] == {"loss": [2.0, 2.0]}
+    assert (record["config"], record["changed"]) == ("copy", {"model.width": 48})
+    assert (record["seeds"], record["commit"], record["seconds"]) == ([0, 1], "c0; c1", [90, 91])
+    tables = Tables(tmp_path / "results", REPOSITORY / "configs")
+    assert tables.figure("copy", "test", "exact_match") == "60.00% ± 14.14%"
+    with pytest.raises(UsageError, match="no figure 'test/exact'; did you mean test/exact_match"):
+        tables.figure("copy", "test", "exact")
+
+
+def test_a_record_of_more_seeds_or_another_config_is_kept(runs, tmp_path):
+    make_records(runs, tmp_path / "results")
+    kept = (tmp_path / "results" / "copy.json").read_text()
+    (runs / "copy" / "seed=1" / "results.json").unlink()
+    with pytest.raises(UsageError, match="more seeds"):
+        make_records(runs, tmp_path / "results")
+    assert (tmp_path / "results" / "copy.json").read_text() == kept
+
+
+def test_ledger_lists_runs_and_writes_nothing(runs, capsys):
+    before = sorted(runs.rglob("*"))
+    ledger(runs)
+    assert (
+        "| copy | 0, 1 | 1.5 | test | 1.000 ± 0.000 | 60.00% ± 14.14% |" in capsys.readouterr().out
+    )
+    assert sorted(runs.rglob("*")) == before
+    with pytest.raises(UsageError, match="no folder"):
+        ledger(runs / "nowhere")

@@ -28,42 +28,20 @@ def draw_learning_curve(directory: Path, path: Path) -> None:
     save(figure, path)
 
 
-def draw_runs(
-    curves: Mapping[str, Sequence[Mapping[str, float]]],
-    scores: Mapping[str, Mapping[str, tuple[float, float]]],
-    costs: Mapping[str, Mapping[int, float]],
-    path: Path,
-) -> None:
-    """Draw learning curves, scores and, if they were measured, costs of several runs.
+def draw_runs(curves: Mapping[str, Sequence[Mapping[str, float]]], path: Path) -> None:
+    """Draw the learning curves of several runs.
 
     Args:
         curves: the rows of `metrics.jsonl` of each run.
-        scores: mean and standard deviation by name of the score and of the runs.
-        costs: seconds of a training step by the length of its sentences, of each run.
         path: a picture file.
     """
-    figure = new_figure(15 if costs else 10, 5)
-    learning, scoring, *rest = figure.subplots(1, 3 if costs else 2)
+    figure = new_figure(10, 5)
+    axes = figure.subplots()
     for name, rows in curves.items():
         points = [(row["step"], row["nll"]) for row in rows if row["split"] == "train"]
-        learning.plot(*zip(*points, strict=True), label=name)
-    learning.set(xlabel="step", ylabel="negative log-likelihood (nats per token)", yscale="log")
-    names = dict.fromkeys(run for figures in scores.values() for run in figures)
-    places = {run: place for place, run in enumerate(names)}
-    for number, (name, figures) in enumerate(scores.items()):
-        shift = 0.5 * (number + 0.5) / len(scores) - 0.25  # or error bars cover each other
-        means, deviations = zip(*figures.values(), strict=True)
-        where = [places[run] + shift for run in figures]
-        scoring.errorbar(where, means, deviations, fmt="o", capsize=4, label=name)
-    scoring.set(ylabel="mean ± standard deviation over seeds")
-    scoring.set_xticks(range(len(places)), places, rotation=20, ha="right", fontsize=8)
-    for timing in rest:
-        for name, seconds in costs.items():
-            timing.plot([*seconds], [1000 * value for value in seconds.values()], "o-", label=name)
-        timing.set(xlabel="tokens of a sentence", ylabel="ms of a training step, equal tokens")
-        timing.set_xscale("log", base=2)
-    for axes in (learning, scoring, *rest):
-        axes.grid(alpha=0.3)
-        if len(axes.lines) <= MOST_NAMES or axes is scoring:
-            axes.legend(fontsize=8)
+        axes.plot(*zip(*points, strict=True), label=name)
+    axes.set(xlabel="step", ylabel="negative log-likelihood (nats per token)", yscale="log")
+    axes.grid(alpha=0.3)
+    if len(curves) <= MOST_NAMES:
+        axes.legend(fontsize=8)
     save(figure, path)

@@ -1,15 +1,20 @@
-"""The cases that the benchmark can measure, by name."""
+"""The cases that the benchmark can measure, by name, and their exact results."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from itertools import product
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jax.typing import ArrayLike
 
-from attention import masks
+from attention import attend, masks
 from attention.primitives.masks import Mask
+from experiments.errors import UsageError, nearest
 
 NUM_HEADS, HEAD_WIDTH = 8, 64
 PATTERNS = ("full", "causal", "window", "packed")
@@ -93,6 +98,25 @@ CASES = {
 }
 
 
+def select(field: str, patterns: str, names: Sequence[str]) -> list[str]:
+    """Return the names that match, in their own order.
+
+    Args:
+        field: of the config, for errors.
+        patterns: names or patterns with `*`, separated by blanks or commas; "all" for all.
+        names: all names.
+
+    Raises:
+        UsageError: a pattern matches no name.
+    """
+    wanted = ["*" if word == "all" else word for word in patterns.replace(",", " ").split()]
+    for pattern in wanted:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            hint = nearest(pattern, names, quote=True)
+            raise UsageError(f"{field} has no {pattern!r}, which is neither a name nor all{hint}")
+    return [name for name in names if any(fnmatchcase(name, pattern) for pattern in wanted)]
+
+
 class Inputs(NamedTuple):
     """Standard normal numbers `[B, T, N, H]` in float32, with a cotangent of the output."""
 
@@ -108,3 +132,24 @@ def inputs(case: Case) -> Inputs:
     arrays = random.standard_normal((4, *case.shape), np.float32)
     dtype = jnp.dtype(case.dtype)
     return Inputs(*(array.astype(dtype).astype(np.float32) for array in arrays))
+
+
+def exact(case: Case, inputs: Inputs) -> tuple[np.ndarray, ...]:
+    """Return output and gradients of query, key and value in float64, each `[B, T, N, H]`."""
+
+    def function(query: Array, key: Array, value: Array) -> Array:
+        mask = case.mask(case.segments())
+        return attend(query, key, value, mask=mask, implementation="reference")
+
+    with jax.enable_x64(True):
+        *arguments, cotangent = (jnp.asarray(array, jnp.float64) for array in inputs)
+        output, pull = jax.vjp(jax.jit(function), *arguments)
+        return tuple(np.asarray(array) for array in (output, *pull(cotangent)))
+
+
+def relative_errors(arrays: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> list[float]:
+    """Return the norm of the difference over the norm of the exact array, for each array."""
+    return [
+        float(np.linalg.norm((array - true).ravel()) / np.linalg.norm(true.ravel()))
+        for array, true in zip(arrays, expected, strict=True)
+    ]

@@ -4,7 +4,7 @@ Command: python -m experiments.benchmarks.conformance [file]
 """
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import jax
@@ -12,30 +12,23 @@ import jax
 from attention.testing import ROWS, Report, check_attention
 from experiments.benchmarks import ours
 from experiments.benchmarks.contender import LIBRARY, Candidate
-from experiments.benchmarks.peers import of_peers
-from experiments.benchmarks.record import table
+from experiments.benchmarks.peers import flax_nnx, jax_nn, tokamax_api
+from experiments.records import markdown
 
 PAGE = Path("docs/CONFORMANCE.md")
-MARKS = {
-    "pass": "pass",
-    "fail": "**FAIL**",
-    "error": "**ERROR**",
-    "not supported": "-",
-    "skipped": "?",
-}
+MARKS = {"fail": "**FAIL**", "error": "**ERROR**", "not supported": "-", "skipped": "?"}
 
 INTRODUCTION = """\
 # Conformance
 
 Results of `attention.testing.check_attention` for each implementation of this library and for the
-attention functions of other libraries. Each function is called as its documentation describes, and
-checked for the capabilities that its documentation claims. This command writes the page:
+attention functions of jax, flax and tokamax. Each function is called as its documentation
+describes, and checked for the capabilities that its documentation claims. This command writes the
+page:
 
 ```sh
 python -m experiments.benchmarks.conformance
 ```
-
-Packages that are not installed are left out: `pip install torch tokamax`.
 
 *pass*: the property holds. **FAIL**: it does not; the smallest failing example is below.
 **ERROR**: an exception. *-*: not claimed, or refused with a reason. *?*: skipped, since a row that
@@ -47,67 +40,47 @@ are requirements of this contract only.
 
 def main(argv: Sequence[str]) -> int:
     """Write the page and return the exit status: 1 if an implementation of this library fails."""
-    checked, absent = [], []
-    for candidate in candidates():
-        if not isinstance(candidate, Candidate):
-            absent.append(candidate)
-            continue
+    candidates, absent = ours.candidates()
+    for peer in (jax_nn, flax_nnx, tokamax_api):
+        candidates += peer.candidates()
+    checked = []
+    for candidate in candidates:
         print(f"{candidate.name} …", file=sys.stderr, flush=True)
         checked.append((candidate, check_attention(candidate.function, candidate.supports)))
-    device = jax.devices()[0]
-    platform = f"{device.platform} ({device.device_kind}), jax {jax.__version__}"
     path = Path(argv[1]) if len(argv) > 1 else PAGE
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(page(checked, absent, platform), encoding="utf-8")
+    path.write_text(page(checked, absent), encoding="utf-8")
     return int(not all(report.ok for one, report in checked if one.version == LIBRARY))
 
 
-def candidates() -> Iterator[Candidate | tuple[str, str]]:
-    """Yield all candidates; (name, reason) for those that cannot run here."""
-    yield from ours.candidates()
-    yield from of_peers(lambda peer: peer.candidates())
-
-
-def page(
-    checked: Sequence[tuple[Candidate, Report]],
-    absent: Sequence[tuple[str, str]],
-    platform: str,
-) -> str:
+def page(checked: Sequence[tuple[Candidate, Report]], absent: Sequence[tuple[str, str]]) -> str:
     """Return the page as Markdown.
 
     Args:
         checked: candidates with their reports.
-        absent: (name, reason) of candidates that cannot run here.
-        platform: device and jax version.
+        absent: (name, reason) of implementations that cannot run here.
     """
-    parts = [INTRODUCTION, f"Measured on {platform}.\n"]
-    parts += [f"{n}. `{one.name}` ({one.version})" for n, (one, _) in enumerate(checked, 1)]
-    parts += [f"- not run: `{name}`: {why}" for name, why in absent]
-    parts += ["", _table([report for _, report in checked]), "", "## Failures"]
+    device = jax.devices()[0]
+    lines = [INTRODUCTION, f"Measured on {device.device_kind}, jax {jax.__version__}.\n"]
+    lines += [f"{n}. `{one.name}` ({one.version})" for n, (one, _) in enumerate(checked, 1)]
+    lines += [f"- not run: `{name}`: {why}" for name, why in absent]
+    reports = [report for _, report in checked]
+    verdicts = [[report[name].verdict for report in reports] for name in ROWS]
+    rows = [
+        {"row": name} | {str(n): MARKS.get(verdict, verdict) for n, verdict in enumerate(row, 1)}
+        for name, row in zip(ROWS, verdicts, strict=True)
+    ]
+    lines += ["", markdown(rows), "## Failures"]
     for candidate, report in checked:
-        if report.failed:
-            parts += ["", f"### `{candidate.name}`", ""]
-            parts += [f"- **{row.name}**: {row.detail} [{row.example}]" for row in report.failed]
-    if not any(report.failed for _, report in checked):
-        parts += ["", "None."]
-    refused = _refusals(checked)
-    return "\n".join([*parts, "", "## Refused arguments", "", *(refused or ["None."]), ""])
-
-
-def _table(reports: Sequence[Report]) -> str:
-    head = ["row", *(str(number) for number in range(1, len(reports) + 1))]
-    body = ([name, *(MARKS[report[name].verdict] for report in reports)] for name in ROWS)
-    return table([head, *body])
-
-
-def _refusals(checked: Sequence[tuple[Candidate, Report]]) -> list[str]:
-    """Return the rows that were claimed and raised NotImplementedError."""
-    return [
+        failures = [f"- **{row.name}**: {row.detail} [{row.example}]" for row in report.failed]
+        lines += ["", f"### `{candidate.name}`", "", *failures] if failures else []
+    refused = [
         f"- `{candidate.name}`, {row.name}: {row.detail}"
         for candidate, report in checked
         for row in report.rows
         if row.verdict == "not supported" and not row.detail.startswith("without ")
     ]
+    return "\n".join([*lines, "", "## Refused arguments", "", *(refused or ["None."]), ""])
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Every implementation of `attend`, to measure and to check."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import jax
@@ -11,8 +12,14 @@ from attention import attend, explain_attend
 from attention.primitives.attend import IMPLEMENTATIONS, Choice
 from attention.testing import EVERYTHING
 from experiments.benchmarks.cases import Case
-from experiments.benchmarks.contender import LIBRARY, Candidate, Contender, RefusalError
-from experiments.benchmarks.jax_program import Call, jax_contender
+from experiments.benchmarks.contender import (
+    LIBRARY,
+    Call,
+    Candidate,
+    Contender,
+    RefusalError,
+    jax_contender,
+)
 
 # What the adapter to tokamax claims; if it claimed more, rows that use several capabilities would
 # be refused as a whole.
@@ -25,7 +32,8 @@ OF_TOKAMAX = {
 def contenders() -> Iterator[Contender]:
     """Yield a contender for each implementation."""
     for implementation in IMPLEMENTATIONS:
-        yield _contender(implementation.name)
+        name = implementation.name
+        yield jax_contender(f"attend:{name}", LIBRARY, partial(_call, name))
 
 
 def chosen(case: Case) -> str:
@@ -33,19 +41,16 @@ def chosen(case: Case) -> str:
     return f"attend:{_choice(case).implementation.name}"
 
 
-def _contender(name: str) -> Contender:
-    def call(case: Case) -> Call:
-        try:
-            _choice(case, name)
-        except ValueError as refused:
-            raise RefusalError(str(refused)) from refused
+def _call(name: str, case: Case) -> Call:
+    try:
+        _choice(case, name)
+    except ValueError as refused:
+        raise RefusalError(str(refused)) from refused
 
-        def function(query: Array, key: Array, value: Array, *segments: Array) -> Array:
-            return attend(query, key, value, mask=case.mask(*segments), implementation=name)
+    def function(query: Array, key: Array, value: Array, *segments: Array) -> Array:
+        return attend(query, key, value, mask=case.mask(*segments), implementation=name)
 
-        return Call(function, _segments(case))
-
-    return jax_contender(f"attend:{name}", LIBRARY, call)
+    return Call(function, _segments(case))
 
 
 def _segments(case: Case) -> tuple[Array, ...]:
@@ -64,17 +69,19 @@ def _choice(case: Case, name: str | None = None) -> Choice:
     return choices[0]
 
 
-def candidates() -> Iterator[Candidate | tuple[str, str]]:
-    """Yield a candidate for each implementation; (name, reason) for those that cannot run here."""
+def candidates() -> tuple[list[Candidate], list[tuple[str, str]]]:
+    """Return a candidate for each implementation; (name, reason) for those that cannot run here."""
     array = jnp.ones((1, 16, 2, 64))
+    usable, absent = [], []
     for name in (implementation.name for implementation in IMPLEMENTATIONS):
         try:
             explain_attend(array, array, array, implementation=name)
         except ValueError as refused:
-            yield f"attend, {name}", str(refused)
+            absent.append((f"attend, {name}", str(refused)))
         else:
             supports = OF_TOKAMAX if name.startswith("tokamax") else EVERYTHING
-            yield Candidate(f"attend, {name}", LIBRARY, _implementation(name), supports)
+            usable.append(Candidate(f"attend, {name}", LIBRARY, _implementation(name), supports))
+    return usable, absent
 
 
 def _implementation(name: str) -> Callable[..., Any]:

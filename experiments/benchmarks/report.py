@@ -1,12 +1,60 @@
-"""Page of a record of the benchmark."""
+"""Pages of what was measured, and the figures as JSON beside them."""
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from experiments.benchmarks.cases import HEAD_WIDTH, NUM_HEADS
-from experiments.benchmarks.goals import goals
-from experiments.benchmarks.products import Product
-from experiments.benchmarks.record import Record, beginning, table
-from experiments.benchmarks.results import Deviation, Results
+from experiments.errors import UsageError
+from experiments.files import write_whole
+from experiments.origin import origin
+from experiments.records import markdown
+
+PACKAGES = "flax", "torch", "tokamax", "ctranslate2"
+Record = Mapping[str, Any]  # field → JSON
+
+
+class Measurement(NamedTuple):
+    """Time and memory of one contender in one case.
+
+    Attributes:
+        case: name.
+        batch: B.
+        contender: name.
+        chosen: whether `attend` chooses this implementation by default.
+        seconds: the median of the timed calls; None if not measured.
+        calls: number of timed calls.
+        scratch: bytes of memory beside inputs and outputs; None if unknown.
+        reason: for which it was not measured.
+    """
+
+    case: str
+    batch: int
+    contender: str
+    chosen: bool
+    seconds: float | None = None
+    calls: int = 0
+    scratch: int | None = None
+    reason: str = ""
+
+
+class Deviation(NamedTuple):
+    """Error of one contender relative to float64, as a share of the norm of the exact arrays.
+
+    Attributes:
+        case: name.
+        contender: name.
+        output: error of the output.
+        gradient: largest error of the gradients of query, key and value.
+    """
+
+    case: str
+    contender: str
+    output: float
+    gradient: float
+
 
 INTRODUCTION = f"""\
 # Benchmarks
@@ -18,106 +66,151 @@ another contender has given back. The median over the turns is reported; contend
 seconds have fewer turns. N {NUM_HEADS}, H {HEAD_WIDTH}, S = T; *gradient* is forward and backward.
 Each peer is called as its documentation recommends: with a flag if it has one, else with a dense
 mask, or the block mask of FlexAttention, that is made before the clock starts. This command writes
-the page, from the figures in `BENCHMARKS.json` beside it:
+the page, from the figures in the JSON file beside it:
 """
-
-
-def page(record: Record) -> str:
-    """Return the page of a record as Markdown.
-
-    Args:
-        record: of the run: `origin`, the fields of `Results`, and `products`, `absent`: (name,
-            reason) of libraries and contenders without results, and `failed`, the exceptions of
-            this library, in words.
-    """
-    results = Results.read(record)
-    parts = [beginning(INTRODUCTION, record["origin"])]
-    if failed := record["failed"]:
-        parts += ["## Failures of this library", "", *(f"- {each}" for each in failed), ""]
-    parts += ["## Goals", "", _GOALS, "", _goals(results)]
-    parts += ["", "## Time", "", _TIME, "", _times(results)]
-    parts += ["", "## Error against float64", "", _ERROR, "", _errors(results.deviations)]
-    products = [Product(**each) for each in record["products"]]
-    parts += ["", "## Matrix products", "", _PRODUCTS, "", _products(products)]
-    parts += ["", "## Not measured", "", *_refusals(results, record["absent"])]
-    return "\n".join([*parts, ""])
-
-
-_GOALS = """\
-Ratios that `attend` is meant to reach, chosen before they were measured. One that is not met shows
-where another function is faster or more exact, or how far memory is from its goal."""
-_TIME = """\
+TIME_NOTE = """\
 Our median in milliseconds and scratch memory in MiB, for the implementation that `attend` chooses;
 then ours ÷ each other contender, below 1 if ours is faster. *-*: not measured."""
-_ERROR = """\
+ERROR_NOTE = """\
 Norm of the error over the norm of the exact array, for the output / the worst of the three
 gradients; one example, standard normal inputs. Exact arrays are computed by the reference
 implementation in float64."""
-_PRODUCTS = """\
-GFLOP/s of single products of float32 matrices: an upper bound for attention functions."""
 
 
-def _goals(results: Results) -> str:
-    lines = [["goal", "at most", "measured", "met"]]
-    for goal in goals():
-        found = goal.measure(results)
-        verdict = "-" if found is None else "yes" if found <= goal.limit else "**no**"
-        lines.append([goal.name, f"{goal.limit:g}", _number(found), verdict])
-    return table(lines)
+def save(record: Record, make_page: Callable[[Record], str], path: Path, copy: str) -> None:
+    """Write a record as JSON and its page beside it, and print the page.
+
+    Args:
+        record: what was measured.
+        make_page: makes the page of the record, with its origin.
+        path: of the record, a `.json` file.
+        copy: path of a `.md` file that gets the page too, with the record beside it; "" for none.
+
+    Raises:
+        UsageError: the copy has no folder, or is no `.md` file.
+    """
+    if copy and not (Path(copy).suffix == ".md" and Path(copy).parent.is_dir()):
+        raise UsageError(f"page={copy} must be a .md file in a folder that exists")
+    text = as_json({"origin": {**origin(), **_versions()}, **record})
+    page = make_page(json.loads(text))
+    for place in [path, *([Path(copy)] if copy else [])]:
+        write_whole(place.with_suffix(".json"), text)
+        write_whole(place.with_suffix(".md"), page)
+    print(page)
+    print(f"everything is in {path.parent}")
 
 
-def _times(results: Results) -> str:
-    contenders = list(dict.fromkeys(one.contender for one in results.measured()))
-    lines = [["case", "B", "ours", "ms", "MiB", *(f"÷ {name}" for name in contenders)]]
-    for case in dict.fromkeys(one.case for one in results.measurements):
-        ours = results.ours(case.name)
-        if ours is None:
-            lines.append([case.name, str(case.batch), *"-" * (3 + len(contenders))])
-            continue
-        ratios = [
-            "" if name == ours.contender else _number(results.ratio(case.name, [name]))
-            for name in contenders
-        ]
-        scratch = None if ours.scratch is None else ours.scratch / 2**20
-        implementation = ours.contender.partition(":")[2]
-        figures = [_number(1e3 * ours.quantile(0.5)), _number(scratch)]
-        lines.append([case.name, str(case.batch), implementation, *figures, *ratios])
-    return table(lines)
+def as_json(record: Record) -> str:
+    """Return a record as JSON: numbers of six digits, each element of a list on its own line."""
+    text = json.dumps(record)
+    record = json.loads(text, parse_float=lambda number: float(f"{float(number):.6g}"))
+
+    def lines(value: object) -> str:
+        if not isinstance(value, list) or not value:
+            return json.dumps(value, ensure_ascii=False)
+        return "[\n" + ",\n".join(json.dumps(each, ensure_ascii=False) for each in value) + "\n]"
+
+    fields = (f"{json.dumps(name)}: {lines(value)}" for name, value in record.items())
+    return "{\n" + ",\n".join(fields) + "\n}\n"
 
 
-def _errors(deviations: Sequence[Deviation]) -> str:
-    contenders = list(dict.fromkeys(one.contender for one in deviations))
-    lines = [["case", *contenders]]
-    for case in dict.fromkeys(one.case for one in deviations):
-        found = {one.contender: one for one in deviations if one.case == case}
-        cells = [
-            f"{one.output:.2e} / {one.gradient:.2e}" if (one := found.get(name)) else "-"
-            for name in contenders
-        ]
-        lines.append([case.name, *cells])
-    return table(lines)
+def beginning(introduction: str, origin: Mapping[str, str]) -> str:
+    """Return the begin of a page: its introduction, and the origin of the record."""
+    machine = [f"{name} {origin[name]}" for name in origin if name not in ("command", "commit")]
+    return (
+        f"{introduction}\n```sh\n{origin['command']}\n```\n\n"
+        f"Measured at commit {origin['commit']} on {'; '.join(machine)}.\n"
+    )
 
 
-def _products(products: Sequence[Product]) -> str:
-    libraries = list(dict.fromkeys(one.library for one in products))
-    lines = [["rows x inner x columns", *libraries]]
-    for shape in dict.fromkeys(one.shape for one in products):
-        found = {one.library: one.gflops for one in products if one.shape == shape}
-        lines.append([shape, *(_number(found.get(library)) for library in libraries)])
-    return table(lines)
+def attention_page(record: Record) -> str:
+    """Return the page of the benchmark of attention as Markdown."""
+    measurements = [Measurement(**fields) for fields in record["measurements"]]
+    deviations = [Deviation(**fields) for fields in record["deviations"]]
+    lines = [beginning(INTRODUCTION, record["origin"])]
+    if record["failed"]:
+        lines += ["## Failures of this library", "", *(f"- {why}" for why in record["failed"]), ""]
+    for title, note, rows in (
+        ("Time", TIME_NOTE, _time_rows(measurements)),
+        ("Error against float64", ERROR_NOTE, _error_rows(deviations)),
+    ):
+        lines += [f"## {title}", "", note, "", markdown(rows)] if rows else []
+    lines += ["## Not measured", "", *_refusals(measurements, record["absent"]), ""]
+    return "\n".join(lines)
 
 
-def _refusals(results: Results, absent: Iterable[tuple[str, str]]) -> list[str]:
+def _time_rows(measurements: Sequence[Measurement]) -> list[dict[str, str]]:
+    times = {(one.case, one.contender): one.seconds for one in measurements}
+    peers = [*dict.fromkeys(one.contender for one in measurements if one.seconds)]
+    rows = []
+    for ours in (one for one in measurements if one.chosen and one.seconds):
+        ratios = {
+            f"÷ {peer}": _number(seconds and ours.seconds / seconds)
+            for peer in peers
+            if (seconds := times.get((ours.case, peer))) != ours.seconds
+        }
+        own = {"ms": _number(1e3 * ours.seconds), "MiB": _number((ours.scratch or 0) / 2**20)}
+        name = ours.contender.removeprefix("attend:")
+        rows.append({"case": ours.case, "B": str(ours.batch), "ours": name, **own, **ratios})
+    columns = dict.fromkeys(name for row in rows for name in row)
+    return [{name: row.get(name, "") for name in columns} for row in rows]
+
+
+def _error_rows(deviations: Sequence[Deviation]) -> list[dict[str, str]]:
+    errors = {
+        (one.case, one.contender): f"{one.output:.2e} / {one.gradient:.2e}" for one in deviations
+    }
+    contenders = [*dict.fromkeys(one.contender for one in deviations)]
+    return [
+        {"case": case} | {name: errors.get((case, name), "-") for name in contenders}
+        for case in dict.fromkeys(one.case for one in deviations)
+    ]
+
+
+def _refusals(measurements: Sequence[Measurement], absent: Sequence[tuple[str, str]]) -> list[str]:
     cases: dict[tuple[str, str], list[str]] = {}
-    for one in results.measurements:
+    for one in measurements:
         if one.reason:
-            cases.setdefault((one.contender, one.reason), []).append(one.case.name)
-    lines = [f"- `{name}`: {why}" for name, why in absent]
+            cases.setdefault((one.contender, one.reason), []).append(one.case)
+    lines = [f"- `{name}`: {reason}" for name, reason in absent]
     lines += [f"- `{name}`, {', '.join(names)}: {why}" for (name, why), names in cases.items()]
     return lines or ["Nothing."]
+
+
+def _versions() -> dict[str, str]:
+    versions = {}
+    for package in PACKAGES:
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return versions
 
 
 def _number(value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+MODELS = """\
+# Benchmarks of models
+
+Training and translation beside other libraries, as ratios of times that were measured in turn in
+one process. This command writes the page, from the figures in the JSON file beside it:
+"""
+
+
+def models_page(record: Record) -> str:
+    """Return the page of the benchmark of models as Markdown."""
+    rows = [
+        {
+            "figure": name,
+            "seconds": " ÷ ".join(f"{value:.3g} ({note})" for value, note in (ours, theirs)),
+            "ratio": _number(ours[0] / theirs[0]),
+        }
+        for name, ours, theirs in record["figures"]
+    ]
+    absent = [f"- {reason}" for reason in record["absent"]]
+    lines = [beginning(MODELS, record["origin"]), *([markdown(rows)] if rows else [])]
+    return "\n".join([*lines, *(["Not measured:", "", *absent, ""] if absent else [])])

@@ -2,97 +2,127 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
+import jax
 import numpy as np
 from flax import nnx
-from ml_collections import ConfigDict
 
 from attention.primitives.positions import sinusoidal
-from experiments.benchmarks.peers.torch_transformer import torch_weights
+from experiments.config import Config
 from experiments.data.vocabulary import BOS, EOS
 from experiments.environment import num_cores
+from experiments.errors import UsageError
 
 if TYPE_CHECKING:  # optional package
-    from ctranslate2 import Translator
-    from ctranslate2.specs import LayerSpec, TransformerSpec
-    from ctranslate2.specs.common_spec import LinearSpec
+    from ctranslate2.specs import TransformerSpec
+    from ctranslate2.specs.common_spec import LayerNormSpec, LinearSpec
+
+TOKENS = 512  # of a batch: the fastest for a trained run on two cores, of 256 to 1,024
+Arrays = dict[str, Any]  # nested dictionaries of the parameters of a layer
 
 
-def make_ctranslator(config: ConfigDict, parameters: nnx.State, directory: Path) -> "Translator":
-    """Return a float32 `ctranslate2.Translator` with one worker per core.
+class CTranslator:
+    """A `ctranslate2.Translator` in float32, with one worker per core, as its guide recommends."""
 
-    Its documentation recommends one worker per core. Its tokens are ids in decimal digits.
+    def __init__(self, config: Config, parameters: nnx.State) -> None:
+        """Convert a model; its tokens are ids in decimal digits.
 
-    Args:
-        config: of the model, as in `configs/multi30k.py`.
-        parameters: of our model.
-        directory: for the files of the converted model.
+        Args:
+            config: of the run.
+            parameters: of our `EncoderDecoder`.
 
-    Raises:
-        ModuleNotFoundError: ctranslate2 is not installed.
-    """
-    import ctranslate2
+        Raises:
+            ModuleNotFoundError: ctranslate2 is not installed.
+            UsageError: a model that it has not.
+        """
+        import ctranslate2
 
-    spec = _make_spec(config, dict(torch_weights(parameters)))
-    spec.validate()
-    spec.optimize()
-    spec.save(str(directory))
-    return ctranslate2.Translator(
-        str(directory), compute_type="float32", inter_threads=num_cores(), intra_threads=1
-    )
+        model = config.model
+        if (model.norm_placement, model.positions, model.norm) != ("post", "sinusoidal", "layer"):
+            raise UsageError("CTranslate2 needs norm_placement=post and positions=sinusoidal")
+        spec = _make_spec(config, jax.tree.map(np.asarray, nnx.to_pure_dict(parameters)))
+        spec.validate()
+        spec.optimize()
+        with TemporaryDirectory() as folder:
+            spec.save(str(Path(folder)))
+            self._translator = ctranslate2.Translator(
+                folder, compute_type="float32", inter_threads=num_cores(), intra_threads=1
+            )
+        self._longest = model.max_length
+
+    def translate(self, sources: Sequence[Sequence[int]], decoding: Any) -> list[list[int]]:  # noqa: ANN401 - a part of the config
+        """Return the ids of the best translation of each source, with its end token."""
+        outputs = self._translator.translate_batch(
+            [[str(number) for number in ids] for ids in sources],
+            beam_size=decoding.num_beams,
+            length_penalty=decoding.length_penalty,
+            max_batch_size=TOKENS,
+            batch_type="tokens",
+            max_decoding_length=self._longest,
+            return_end_token=True,
+        )
+        return [[int(token) for token in output.hypotheses[0]] for output in outputs]
 
 
-def token_names(ids: Sequence[int]) -> list[str]:
-    """Return the tokens of this model for ids."""
-    return [str(number) for number in ids]
-
-
-def _make_spec(config: ConfigDict, weights: dict[str, np.ndarray]) -> "TransformerSpec":
+def _make_spec(config: Config, arrays: Arrays) -> "TransformerSpec":
     from ctranslate2.specs import TransformerSpec
 
+    model = config.model
     spec = TransformerSpec.from_config(
-        (config.encoder_layers, config.decoder_layers), config.num_heads, pre_norm=False
+        (model.encoder_layers, model.decoder_layers), model.num_heads, pre_norm=False
     )
-    table = weights["tokens.weight"]
-    tokens = token_names(range(len(table)))
-    spec.register_source_vocabulary(tokens)
-    spec.register_target_vocabulary(tokens)
+    target = arrays["target_embedding"]["tokens"]
+    source = arrays.get("source_embedding", {}).get("tokens", target)
+    spec.register_source_vocabulary([str(number) for number in range(len(source))])
+    spec.register_target_vocabulary([str(number) for number in range(len(target))])
     spec.config.bos_token = spec.config.decoder_start_token = str(BOS)
     spec.config.eos_token, spec.config.unk_token = str(EOS), str(EOS + 1)
-    spec.config.layer_norm_epsilon = 1e-6
-    spec.encoder.embeddings[0].weight = table
-    spec.decoder.embeddings.weight = spec.decoder.projection.weight = table
+    spec.config.layer_norm_epsilon = model.norm_epsilon
+    spec.encoder.embeddings[0].weight = source
+    spec.decoder.embeddings.weight = spec.decoder.projection.weight = target
+    positions = np.asarray(sinusoidal(np.arange(model.max_length), model.width))
     for side, stack in (("encoder", spec.encoder), ("decoder", spec.decoder)):
-        stack.position_encodings.encodings = np.asarray(
-            sinusoidal(np.arange(config.max_length), config.width)
-        )
-        for number, layer in enumerate(stack.layer):
-            _fill(layer, f"transformer.{side}.layers.{number}", weights)
+        stack.position_encodings.encodings = positions
+        for layer, own in zip(stack.layer, _layers(arrays[side]), strict=True):
+            _fill_attention(layer.self_attention, own["self_attention"], is_self=True)
+            if "cross_attention" in own:
+                _fill_attention(layer.attention, own["cross_attention"], is_self=False)
+            _fill_linear(layer.ffn.linear_0, own["feed_forward"]["sublayer"]["up"])
+            _fill_linear(layer.ffn.linear_1, own["feed_forward"]["sublayer"]["down"])
+            _fill_norm(layer.ffn.layer_norm, own["feed_forward"]["norm"])
     return spec
 
 
-def _fill(layer: "LayerSpec", name: str, weights: dict[str, np.ndarray]) -> None:
-    """Set the parameters of a layer from those of a layer of `nn.Transformer`."""
+def _layers(stack: Arrays) -> list[Arrays]:
+    """Return the parameters of each layer of a stack of equal layers, stacked or not."""
+    blocks = [*stack["layers"]["blocks"].values()]
+    if blocks[0]["feed_forward"]["norm"]["scale"].ndim == 1:
+        return blocks
+    number = len(blocks[0]["feed_forward"]["norm"]["scale"])
+    return [jax.tree.map(lambda leaf, at=at: leaf[at], blocks[0]) for at in range(number)]
 
-    def set_linear(linear: "LinearSpec", weight: str, bias: str, rows: slice = slice(None)) -> None:
-        linear.weight, linear.bias = (weights[f"{name}.{each}"][rows] for each in (weight, bias))
 
-    width = len(weights[f"{name}.norm1.weight"])
-    attentions, norms = (
-        [(layer.self_attention, "self_attn", (slice(None),))],
-        [layer.self_attention],
-    )
-    if hasattr(layer, "attention"):
-        parts = slice(width), slice(width, None)  # queries; keys and values
-        attentions.append((layer.attention, "multihead_attn", parts))
-        norms.append(layer.attention)
-    for attention, theirs, parts in attentions:
-        for linear, rows in zip(attention.linear, parts, strict=False):
-            set_linear(linear, f"{theirs}.in_proj_weight", f"{theirs}.in_proj_bias", rows)
-        set_linear(attention.linear[-1], f"{theirs}.out_proj.weight", f"{theirs}.out_proj.bias")
-    for linear, theirs in ((layer.ffn.linear_0, "linear1"), (layer.ffn.linear_1, "linear2")):
-        set_linear(linear, f"{theirs}.weight", f"{theirs}.bias")
-    for place, part in enumerate((*norms, layer.ffn), start=1):
-        part.layer_norm.gamma = weights[f"{name}.norm{place}.weight"]
-        part.layer_norm.beta = weights[f"{name}.norm{place}.bias"]
+def _fill_attention(spec: Any, layer: Arrays, *, is_self: bool) -> None:  # noqa: ANN401 - its class is made anew by ctranslate2
+    """Set projections of attention: one of all three, or that of queries and of keys and values."""
+    own = [_matrix(layer["sublayer"][name]) for name in ("query", "key", "value")]
+    groups = [own] if is_self else [own[:1], own[1:]]
+    for linear, matrices in zip(spec.linear, groups, strict=False):
+        linear.weight, linear.bias = (np.concatenate(each) for each in zip(*matrices, strict=True))
+    _fill_linear(spec.linear[-1], layer["sublayer"]["output"])
+    _fill_norm(spec.layer_norm, layer["norm"])
+
+
+def _fill_linear(spec: "LinearSpec", layer: Arrays) -> None:
+    spec.weight, spec.bias = _matrix(layer)
+
+
+def _fill_norm(spec: "LayerNormSpec", layer: Arrays) -> None:
+    spec.gamma, spec.beta = layer["scale"], layer["bias"]
+
+
+def _matrix(layer: Arrays) -> tuple[np.ndarray, np.ndarray]:
+    """Return the kernel `[out, in]` and the bias `[out]` of a layer, heads side by side."""
+    kernel, bias = layer["kernel"], layer["bias"]
+    return kernel.reshape(-1, bias.size).T, bias.ravel()

@@ -8,8 +8,13 @@ import jax
 from jax import Array
 
 from experiments.benchmarks.cases import WINDOW
-from experiments.benchmarks.contender import COMMON, Candidate, Contender
-from experiments.benchmarks.jax_program import flags_or_mask, jax_contender
+from experiments.benchmarks.contender import (
+    COMMON,
+    Candidate,
+    Contender,
+    flags_or_mask,
+    jax_contender,
+)
 
 VERSION = f"jax {jax.__version__}"
 FLAGS = {"causal": {"is_causal": True}, "window": {"local_window_size": (WINDOW - 1, 0)}}

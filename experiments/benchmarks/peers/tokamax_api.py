@@ -9,8 +9,13 @@ import jax
 from absl import flags
 from jax import Array
 
-from experiments.benchmarks.contender import COMMON, Candidate, Contender
-from experiments.benchmarks.jax_program import flags_or_mask, jax_contender
+from experiments.benchmarks.contender import (
+    COMMON,
+    Candidate,
+    Contender,
+    flags_or_mask,
+    jax_contender,
+)
 from experiments.benchmarks.peers.jax_nn import FLAGS
 
 SUPPORTS = COMMON | {"scale", "grouped", "value_width", "leading_axes"}

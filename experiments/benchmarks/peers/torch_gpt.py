@@ -1,13 +1,15 @@
-"""The model of `configs/char_lm.py` as a plain PyTorch loop, the way its tutorials write one."""
+"""The model of `configs/char_lm.py` as a PyTorch loop, the way its tutorials write one."""
 
 import math
-from functools import partial
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from ml_collections import ConfigDict
 
-from experiments.benchmarks.peers.torch_cpu import TorchTrainer, load_torch, tensors
+from experiments.benchmarks.peers.torch_sdpa import load_torch
+from experiments.config import Config
+from experiments.config.model import DecoderModel
+from experiments.data.text import TextBatch
 
 if TYPE_CHECKING:  # optional package
     from torch import Tensor
@@ -16,12 +18,21 @@ if TYPE_CHECKING:  # optional package
 IGNORED = -100  # a label that torch leaves out of its losses
 
 
-class TorchGPT(TorchTrainer):
-    """A GPT and its training step on one batch."""
+class TorchGPT:
+    """A GPT on the CPU and its training: AdamW, a schedule and clipped gradients."""
 
-    def __init__(self, config: ConfigDict, vocab_size: int, *, tuned: bool = False) -> None:
-        """Make the model of a config like `configs/char_lm.py`, and its optimizer."""
-        train = config.train
+    def __init__(self, config: Config, vocab_size: int, *, tuned: bool) -> None:
+        """Make the model of a config like `configs/char_lm.py`, and its optimizer.
+
+        Args:
+            config: of our training, with weight decay of all parameters.
+            vocab_size: V.
+            tuned: use `torch.compile` and the fused optimizer, as its performance guide does.
+
+        Raises:
+            ModuleNotFoundError: torch is not installed.
+        """
+        torch, train = load_torch(), config.train
 
         def schedule(step: int) -> float:
             if step < train.warmup_steps:
@@ -29,27 +40,48 @@ class TorchGPT(TorchTrainer):
             progress = (step - train.warmup_steps) / (train.steps - train.warmup_steps)
             return (1 + math.cos(math.pi * progress)) / 2
 
-        make_model = partial(_make_model, config.model, vocab_size)
-        super().__init__(config, make_model, schedule, tuned=tuned)
-        self._compiled_loss = self.compiled(self._loss)
+        torch.manual_seed(config.seed)
+        self._model, self._clip_norm = _make_model(config.model, vocab_size), train.clip_norm
+        self._optimizer = torch.optim.AdamW(
+            self._model.parameters(),
+            lr=train.learning_rate,
+            betas=(train.beta1, train.beta2),
+            eps=train.epsilon,
+            weight_decay=train.weight_decay,
+            fused=tuned,
+        )
+        self._schedule = torch.optim.lr_scheduler.LambdaLR(self._optimizer, schedule)
+        self._compiled = torch.compile(self._loss) if tuned else self._loss
 
-    def learn(self, inputs: np.ndarray, labels: np.ndarray) -> None:
-        """Run one training step on ids `[B, T]`."""
-        self.update(self._compiled_loss, (inputs, labels))
+    def learn(self, batches: Sequence[TextBatch]) -> None:
+        """Run a training step on each batch."""
+        torch = load_torch()
+        for batch in batches:
+            self._optimizer.zero_grad()
+            ids, labels = (torch.from_numpy(array).long() for array in (batch.inputs, batch.labels))
+            self._compiled(ids, labels).backward()
+            torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._clip_norm)
+            self._optimizer.step()
+            self._schedule.step()
 
-    def loss(self, inputs: np.ndarray, labels: np.ndarray) -> float:
-        """Return the mean loss of the tokens of a batch."""
-        with load_torch().no_grad():
-            return float(self._loss(*tensors((inputs, labels))))
+    def loss(self, batches: Sequence[TextBatch]) -> float:
+        """Return the mean loss of the tokens of batches."""
+        torch, losses = load_torch(), []
+        for batch in batches:
+            labels = np.where(batch.counted, batch.labels, IGNORED)
+            with torch.no_grad():
+                ids, labels = (torch.from_numpy(array).long() for array in (batch.inputs, labels))
+                losses.append(float(self._loss(ids, labels)))
+        return float(np.average(losses, weights=[batch.counted.sum() for batch in batches]))
 
-    def _loss(self, inputs: "Tensor", labels: "Tensor") -> "Tensor":
+    def _loss(self, ids: "Tensor", labels: "Tensor") -> "Tensor":
         from torch.nn.functional import cross_entropy
 
-        logits = self.model(inputs)
+        logits = self._model(ids)
         return cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED)
 
 
-def _make_model(config: ConfigDict, vocab_size: int) -> "Module":
+def _make_model(config: DecoderModel, vocab_size: int) -> "Module":
     import torch
     from torch import nn
 

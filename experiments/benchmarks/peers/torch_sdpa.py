@@ -1,46 +1,39 @@
-"""torch.nn.functional.scaled_dot_product_attention: a flag for causal, else a bool array.
+"""torch.nn.functional.scaled_dot_product_attention, and FlexAttention for windows and packed rows.
 
-Benchmarks call it with tensors; conformance calls it through `jax.pure_callback`. FlexAttention is
-measured too, for windows and packed rows: compiled, with a block mask.
+The first has a flag for causal, else it gets a bool array; the second is compiled for a block mask.
 """
 
 from collections.abc import Callable, Iterator
 from functools import partial
 from importlib.metadata import version
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import Array
 
-from attention import Dropout
 from experiments.benchmarks.cases import WINDOW, Case, Inputs
 from experiments.benchmarks.contender import (
-    COMMON,
-    Candidate,
     Contender,
     Program,
     RefusalError,
 )
-from experiments.benchmarks.peers.torch_cpu import load_torch
+from experiments.environment import num_cores
 
 if TYPE_CHECKING:  # optional package
     from torch import Tensor
 
-# `jax.pure_callback` does not support forward mode or second derivatives.
-SUPPORTS = COMMON - {"vmap", "jvp", "second_derivatives", "sharding"}
-SUPPORTS |= {"scale", "grouped", "value_width", "leading_axes", "dropout"}
 
-
-def candidates() -> Iterator[Candidate]:
-    """Yield the function.
+def load_torch() -> ModuleType:
+    """Return torch, with one thread for each core.
 
     Raises:
         ModuleNotFoundError: torch is not installed.
     """
-    name = "torch.nn.functional.scaled_dot_product_attention"
-    yield Candidate(name, _version(), attend, SUPPORTS)
+    import torch
+
+    torch.set_num_threads(num_cores())
+    return torch
 
 
 def contenders() -> Iterator[Contender]:
@@ -113,7 +106,7 @@ def _prepare(
         return found
 
     def arrays(found: tuple["Tensor", ...]) -> tuple[np.ndarray, ...]:
-        return tuple(_numpy(one.swapaxes(1, 2), np.float64) for one in found)
+        return tuple(one.swapaxes(1, 2).detach().cpu().double().numpy() for one in found)
 
     return Program(run, arrays)
 
@@ -122,77 +115,3 @@ def _prepare_compiled(case: Case, inputs: Inputs) -> Program:
     program = _prepare(_flex_attention, case, inputs)
     program.run()  # compiles
     return program
-
-
-def attend(
-    query: Array,
-    key: Array,
-    value: Array,
-    *,
-    mask: Array | None = None,
-    scale: float | None = None,
-    dropout: Dropout | None = None,
-) -> Array:
-    """Call torch, forward and backward, with the arguments of `attention.attend`."""
-    # The random state of torch is global: the jax key seeds it before each call.
-    seed = jnp.uint32(0) if dropout is None else jax.random.key_data(dropout.rng)[-1]
-    options = {"scale": scale, "dropout_p": 0.0 if dropout is None else dropout.rate}
-    output = jax.ShapeDtypeStruct((*query.shape[:-1], value.shape[-1]), query.dtype)
-
-    @jax.custom_vjp
-    def run(*inputs: Array) -> Array:
-        return jax.pure_callback(partial(_forward, options), output, *inputs)
-
-    def forward(*inputs: Array) -> tuple[Array, tuple[Array, ...]]:
-        return run(*inputs), inputs
-
-    def backward(inputs: tuple[Array, ...], cotangents: Array) -> tuple[Array | None, ...]:
-        like = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in inputs[:3]]
-        found = jax.pure_callback(partial(_backward, options), like, cotangents, *inputs)
-        return *found, *(None for _ in inputs[3:])
-
-    run.defvjp(forward, backward)
-    return run(query, key, value, seed, *(() if mask is None else (mask,)))
-
-
-def _forward(options: dict[str, float | None], *inputs: np.ndarray) -> np.ndarray:
-    with load_torch().no_grad():
-        output, _ = _call(options, *inputs)
-    return _numpy(output, inputs[0].dtype)
-
-
-def _backward(
-    options: dict[str, float | None], cotangents: np.ndarray, *inputs: np.ndarray
-) -> list[np.ndarray]:
-    output, given = _call(options, *inputs)
-    output.backward(_tensor(cotangents).to(output.dtype))
-    return [_numpy(tensor.grad, cotangents.dtype) for tensor in given]
-
-
-def _call(options: dict[str, float | None], *inputs: np.ndarray) -> tuple["Tensor", list["Tensor"]]:
-    """Return the output `[..., T, N, Hv]` and the tensors of query, key and value."""
-    torch = load_torch()
-    *arrays, seed, mask = (*inputs, None) if len(inputs) == 4 else inputs
-    torch.manual_seed(int(seed))
-    given = [_tensor(array).requires_grad_(torch.is_grad_enabled()) for array in arrays]
-    query, key, value = (tensor.transpose(-3, -2) for tensor in given)  # [..., N, T, H]
-    if mask is not None:
-        options = options | {"attn_mask": torch.from_numpy(np.array(mask))}
-    grouped = query.shape[-3] != key.shape[-3]
-    output = torch.nn.functional.scaled_dot_product_attention(
-        query, key, value, enable_gqa=grouped, **options
-    )
-    return output.transpose(-3, -2), given
-
-
-def _tensor(array: np.ndarray) -> "Tensor":
-    torch, array = load_torch(), np.asarray(array)
-    if array.dtype == jnp.bfloat16:  # NumPy arrays of bfloat16 are not supported by torch
-        return torch.from_numpy(array.astype(np.float32)).to(torch.bfloat16)
-    return torch.from_numpy(np.array(array))
-
-
-def _numpy(tensor: "Tensor", dtype: np.dtype) -> np.ndarray:
-    torch = load_torch()
-    wide = torch.float64 if dtype == np.float64 else torch.float32
-    return tensor.detach().to(wide).cpu().numpy().astype(dtype)

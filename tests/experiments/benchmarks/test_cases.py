@@ -6,10 +6,18 @@ import numpy as np
 import pytest
 
 from attention import attend
-from experiments.benchmarks.cases import CASES, LENGTHS, PATTERNS, Case, inputs, named
+from experiments.benchmarks.attention import contenders
+from experiments.benchmarks.cases import (
+    CASES,
+    LENGTHS,
+    PATTERNS,
+    Case,
+    exact,
+    inputs,
+    named,
+    relative_errors,
+)
 from experiments.benchmarks.contender import RefusalError
-from experiments.benchmarks.deviation import exact, relative_errors
-from experiments.benchmarks.suite import contenders
 
 CONTENDERS, _ = contenders()
 

@@ -1,0 +1,177 @@
+"""The benchmark of attention: measure contenders in turn on chosen cases, and report."""
+
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from experiments.benchmarks import ours
+from experiments.benchmarks.cases import CASES, Case, Inputs, exact, inputs, relative_errors, select
+from experiments.benchmarks.contender import LIBRARY, Contender, Program, RefusalError, first_line
+from experiments.benchmarks.peers import flax_nnx, jax_nn, tokamax_api, torch_sdpa
+from experiments.benchmarks.report import Deviation, Measurement, attention_page, save
+from experiments.environment import free_memory
+from experiments.errors import as_usage_errors, check_at_least, check_positive
+from experiments.workdir import Workdir
+
+REST = 0.01  # seconds; threads of a library keep spinning for a while after its last work
+
+
+def benchmark(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
+    """Measure, and write `benchmark.json` and `benchmark.md` to the workdir.
+
+    Args:
+        config: of the run.
+        workdir: folder of all results.
+        cache: unused: there is no data.
+
+    Raises:
+        UsageError: before anything is written, a config that cannot run.
+        ExceptionGroup: of the exceptions of our contenders, after the page is written.
+    """
+    del cache
+    with as_usage_errors():
+        check_at_least("rounds", config.rounds, 1)
+        check_positive("seconds", config.seconds)
+    available, absent = contenders()
+    names = [*available, *(name for name, _ in absent)]
+    names = select("contenders", config.contenders, names)
+    timed, compared = (
+        [CASES[name] for name in select(field, config[field], list(CASES))]
+        for field in ("cases", "accuracy")
+    )
+    workdir.claim(config)
+    chosen = [available[name] for name in names if name in available]
+    errors: list[Exception] = []
+    measurements = [one for case in timed for one in measure(case, chosen, config, errors)]
+    deviations = [one for case in compared for one in compare(case, chosen, errors)]
+    record = {
+        "measurements": [one._asdict() for one in measurements],
+        "deviations": [one._asdict() for one in deviations],
+        "absent": [(name, reason) for name, reason in absent if name in names],
+        "failed": [f"{error.__notes__[-1]}: {first_line(error)}" for error in errors],
+    }
+    save(record, attention_page, workdir.path / "benchmark.json", config.page)
+    if errors:
+        raise ExceptionGroup("implementations of this library failed", errors)
+
+
+def contenders() -> tuple[dict[str, Contender], list[tuple[str, str]]]:
+    """Return ours and those of the peers by name; (library, reason) for those not usable here."""
+    usable, absent = [*ours.contenders()], []
+    for peer in (jax_nn, flax_nnx, torch_sdpa, tokamax_api):
+        try:
+            usable += peer.contenders()
+        except ModuleNotFoundError as error:
+            absent.append((error.name, "not installed"))
+    return {contender.name: contender for contender in usable}, absent
+
+
+def measure(
+    case: Case, contenders: Sequence[Contender], config: ConfigDict, errors: list[Exception]
+) -> Iterator[Measurement]:
+    """Measure the times of all contenders of a case in turn.
+
+    Args:
+        case: to compute.
+        contenders: to measure.
+        config: limits of time and rounds.
+        errors: exceptions of our contenders are appended; these have no measurement.
+    """
+    print(f"{case.name} …", file=sys.stderr, flush=True)
+    numbers, programs, reasons = inputs(case), {}, {}
+    for contender in contenders:
+        try:
+            programs[contender.name] = prepared(contender, case, numbers)
+        except Exception as error:  # the other contenders are measured
+            reasons[contender.name] = _reason(error, contender, case, errors)
+    runs = {name: program.run for name, program in programs.items()}
+    times = seconds_in_turn(runs, seconds=config.seconds, rounds=config.rounds)
+    chosen = ours.chosen(case)
+    for contender in contenders:
+        name = contender.name
+        known = case.name, case.batch, name, name == chosen
+        if name not in reasons:
+            median = float(np.median(times[name]))
+            yield Measurement(*known, median, len(times[name]), programs[name].scratch)
+        elif reasons[name]:
+            yield Measurement(*known, reason=reasons[name])
+
+
+def prepared(contender: Contender, case: Case, numbers: Inputs) -> Program:
+    """Return the program of a case after its first call.
+
+    Raises:
+        RefusalError: it needs more memory than is free; swapping would slow down the others.
+    """
+    program = contender.prepare(case, numbers)
+    if (program.scratch or 0) > free_memory():
+        raise RefusalError(f"needs {program.scratch / 2**30:.1f} GiB of memory, more than is free")
+    program.run()
+    return program
+
+
+def seconds_in_turn(
+    runs: Mapping[str, Callable[[], object]], *, seconds: float, rounds: int
+) -> dict[str, list[float]]:
+    """Return the seconds of several functions in each round, by name.
+
+    In its turn, a function is called twice, and the second call is timed: the first one also waits
+    for memory that another one has given back.
+
+    Args:
+        runs: functions by name.
+        seconds: a function takes part until its times add up to this.
+        rounds: most times of a function.
+    """
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(rounds):
+        for name, run in runs.items():
+            if sum(times[name]) < seconds:
+                run()
+                time.sleep(REST)
+                start = time.perf_counter()
+                run()
+                times[name].append(time.perf_counter() - start)
+    return times
+
+
+def compare(
+    case: Case, contenders: Sequence[Contender], errors: list[Exception]
+) -> Iterator[Deviation]:
+    """Compare contenders with float64, for one example.
+
+    Args:
+        case: to compute.
+        contenders: to compare; those that refuse the case or fail are left out.
+        errors: exceptions of our contenders are appended.
+    """
+    print(f"error of {case.name} …", file=sys.stderr, flush=True)
+    case = replace(case, batch=1, gradient=True)
+    numbers = inputs(case)
+    expected = exact(case, numbers)
+    for contender in contenders:
+        try:
+            program = contender.prepare(case, numbers)
+            output, *gradients = relative_errors(program.arrays(program.run()), expected)
+        except Exception as error:  # the other contenders are compared
+            _reason(error, contender, case, errors)
+        else:
+            yield Deviation(case.name, contender.name, output, max(gradients))
+
+
+def _reason(error: Exception, contender: Contender, case: Case, errors: list[Exception]) -> str:
+    """Return why a contender has no result; append exceptions of ours and return "" for them."""
+    if isinstance(error, RefusalError):
+        return str(error)
+    error.add_note(f"`{contender.name}`, {case.name}")
+    if contender.version == LIBRARY:
+        errors.append(error)
+        return ""
+    traceback.print_exception(error)
+    return first_line(error)

@@ -1,1 +1,0 @@
-"""Benchmarks of whole models: decoding, depth, training and translation."""
