@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Self
 from ml_collections import ConfigDict
 
 from experiments.config.differences import flat, is_within
-from experiments.data.fingerprint import fingerprint
+from experiments.data.examples import fingerprint
 from experiments.errors import UsageError
 from experiments.files import write_whole
 from experiments.json_files import read_json

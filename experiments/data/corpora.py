@@ -1,7 +1,7 @@
 """Pairs in files of other people: how files are found and read, and what is wrong with a pair.
 
 `data.faults` decides whether pairs with a fault are refused or left out; both are reported with
-their place. The text becomes subwords, because a list of its words would be too long.
+their file and line. The text becomes subwords, because a list of its words would be too long.
 """
 
 import codecs
@@ -12,41 +12,41 @@ import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, product
+from itertools import product
 from pathlib import Path
 from typing import IO, Any, ClassVar, NamedTuple
 
 from experiments.config.build import option
 from experiments.config.data import POLICIES, Data
-from experiments.data.fingerprint import name_of_files
-from experiments.data.pairs import SentencePair
+from experiments.data.examples import SentencePair
 from experiments.data.source import Source
 from experiments.data.subwords import Subwords
 from experiments.errors import UsageError, one_of
 
 COMPRESSED = ".gz"
+UNREADABLE = OSError, EOFError, zlib.error  # of a file that may be compressed
 
 
 class Line(NamedTuple):
     """One side of a pair, or what is wrong with it.
 
     Attributes:
-        place: file and line, or the like, for messages.
+        origin: file and line, or the like, for messages.
         text: blanks around it are removed later.
         fault: a few words; empty if there is none.
     """
 
-    place: str
+    origin: str
     text: str
     fault: str = ""
 
     @classmethod
-    def of(cls, place: str, content: bytes) -> "Line":
+    def of(cls, origin: str, content: bytes) -> "Line":
         """Decode bytes as UTF-8."""
         try:
-            return cls(place, content.decode("utf-8"))
+            return cls(origin, content.decode("utf-8"))
         except UnicodeDecodeError:
-            return cls(place, "", "no UTF-8")
+            return cls(origin, "", "no UTF-8")
 
 
 def corpus_source(
@@ -64,52 +64,71 @@ def corpus_source(
         may_lack_target: as in `Source`.
     """
 
+    def load(config: "CorpusData", split: str, _: Path) -> Iterator[SentencePair]:
+        return sound_pairs(lines(config, split), config, split)
+
     def name(config: "CorpusData") -> str:
         return name_of_files(files(config), config)
-
-    def load(config: "CorpusData", split: str, cache: Path) -> Iterator[SentencePair]:
-        del cache
-        return sound_pairs(lines(config, split), config, split)
 
     return Source(load, text=Subwords(), name=name, may_lack_target=may_lack_target)
 
 
+def name_of_files(files: Iterable[Path], *options: object) -> str:
+    """Name the text of files by their path, size and time, and by what is done with it."""
+    stats = [(path.resolve(), path.stat()) for path in sorted(files)]
+    return repr([*options, *((str(path), at.st_size, at.st_mtime_ns) for path, at in stats)])
+
+
 def list_files(config: "CorpusData") -> list[Path]:
-    """List the files in `config.path` whose names begin with a name in `config.files`."""
-    stems = [Path(config.path) / name for name in vars(config.files).values()]
-    found = (stem.parent.glob(f"{glob.escape(stem.name)}*") for stem in stems)
-    return [path for path in chain.from_iterable(found) if path.is_file()]
+    """List the files in `config.path` whose names begin with a name in `config.files`.
+
+    Of a path that is no folder, list those that begin with it.
+    """
+    path = Path(config.path)
+    stems = [path / name for name in vars(config.files).values()] if path.is_dir() else [path]
+    files = (file for stem in stems for file in stem.parent.glob(f"{glob.escape(stem.name)}*"))
+    return [file for file in files if file.is_file()]
 
 
-def find_files(config: "CorpusData", split: str, forms: Sequence[Sequence[str]]) -> list[Path]:
-    """Find the files of a split, each plain or compressed.
+def find_files(stem: Path, forms: Sequence[Sequence[str]]) -> list[Path]:
+    """Return the files of the only form of a text that is there, each plain or compressed.
 
     Args:
-        config: its `path` is their folder.
-        split: of the data.
-        forms: names of the files in each form that the split may have.
+        stem: path that begins the names of the files.
+        forms: ends of their names in each form.
 
     Raises:
-        ValueError: no path, no such files, or the split is there in several forms.
+        ValueError: no such files, or several forms.
+    """
+
+    def present(end: str) -> list[Path]:
+        paths = (stem.with_name(stem.name + end + more) for more in ("", COMPRESSED))
+        return [path for path in paths if path.is_file()]
+
+    complete = [paths for form in forms for paths in product(*map(present, form))]
+    if not complete:
+        names = " and no ".join(" and ".join(f"{stem}{end}" for end in form) for form in forms)
+        raise ValueError(f"data.path has no {names}, plain or as {COMPRESSED}")
+    if len(complete) > 1:
+        several = " and ".join(dict.fromkeys(str(path) for paths in complete for path in paths))
+        raise ValueError(f"{stem} is there more than once, in {several}: leave one form")
+    return [*complete[0]]
+
+
+def find_split(config: "CorpusData", split: str, forms: Sequence[Sequence[str]]) -> list[Path]:
+    """Return the files of a split in the folder `config.path`, as `find_files`.
+
+    Raises:
+        ValueError: no path, no such files, or several forms.
     """
     if not config.path:
         raise ValueError(f"data.name={config.name} needs a folder: --config.data.path=FOLDER")
-
-    def present(name: str) -> list[Path]:
-        paths = (Path(config.path) / (name + end) for end in ("", COMPRESSED))
-        return [path for path in paths if path.is_file()]
-
-    found = [paths for form in forms for paths in product(*map(present, form))]
-    if len(found) > 1:
-        several = " and ".join(dict.fromkeys(str(path) for paths in found for path in paths))
-        raise ValueError(f"the {split} split is there more than once, in {several}: leave one form")
-    if found:
-        return [*found[0]]
-    raise ValueError(
-        f"data.path={config.path} has no {' and no '.join(' and '.join(form) for form in forms)} "
-        f"for the {split} split, plain or as {COMPRESSED}: name it by "
-        f"--config.data.files.{split}=NAME"
-    )
+    try:
+        return find_files(Path(config.path) / getattr(config.files, split), forms)
+    except ValueError as error:
+        raise ValueError(
+            f"{error}; --config.data.files.{split}=NAME names the files of the {split} split"
+        ) from None
 
 
 def open_file(path: Path) -> IO[bytes]:
@@ -129,7 +148,7 @@ def read_lines(path: Path) -> Iterator[Line]:
                 text = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
                 if text:  # not a byte order mark alone
                     yield Line.of(f"{path}, line {number}", text.removesuffix(b"\n"))
-    except (OSError, EOFError, zlib.error) as error:
+    except UNREADABLE as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
 
 
@@ -148,18 +167,18 @@ def sound_pairs(
     """
     kept, dropped = 0, defaultdict[str, list[str]](list)
     for sides in lines:
-        found = [(line, fault) for line in sides if (fault := _fault(line, config.longest))]
-        if not found:
+        faults = [(line.origin, fault) for line in sides if (fault := _fault(line, config.longest))]
+        if not faults:
             yield SentencePair(*(line.text.strip() for line in sides))
             kept += 1
             continue
-        line, fault = found[0]
+        origin, fault = faults[0]
         if config.faults == "refuse":
-            raise UsageError(f"{line.place}: {fault}; data.faults=drop leaves such pairs out")
-        dropped[fault].append(line.place)
+            raise UsageError(f"{origin}: {fault}; data.faults=drop leaves such pairs out")
+        dropped[fault].append(origin)
     total = kept + sum(map(len, dropped.values()))
-    for fault, places in sorted(dropped.items(), key=lambda item: -len(item[1])):
-        warn_dropped(split, len(places), total, f"{fault}, first in {places[0]}")
+    for fault, origins in sorted(dropped.items(), key=lambda item: -len(item[1])):
+        warn_dropped(split, len(origins), total, f"{fault}, first in {origins[0]}")
     if not kept:
         raise UsageError(f"the {split} split of the {config.name} data has no pairs")
 
@@ -172,7 +191,7 @@ def warn_dropped(split: str, number: int, total: int, why: str) -> None:
 def _fault(line: Line, longest: int) -> str:
     text = line.text.strip()
     if line.fault or not text:
-        return line.fault or "an empty line"
+        return line.fault or "an empty text"
     if "\n" in text or "\r" in text:
         return "more than one line"
     if "\0" in text:

@@ -15,7 +15,7 @@ import numpy as np
 from experiments.config.build import option
 from experiments.config.data import RandomData
 from experiments.data.draw import generator
-from experiments.data.pairs import SentencePair
+from experiments.data.examples import SentencePair
 from experiments.data.source import Source
 from experiments.errors import one_of
 from experiments.registry import dataset

@@ -1,20 +1,19 @@
 """Skip-grams, words and their neighbours, from which static word vectors are learned.
 
-They are drawn at random places of a memory-mapped text, so no list of them grows with it.
+They are drawn at random from a memory-mapped text, so no list of them grows with it.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
-from experiments.data.batches import Batches, Rows
-from experiments.data.epoch import Epoch
+from experiments.data.pipeline import Batches, Epoch, Rows
 from experiments.errors import UsageError
 
 POWER = 0.75  # Mikolov et al. 2013, section 2.2
 REACH = 4  # windows that are searched for a neighbour among words of which some are left out
 CHUNK = 1 << 20  # ids that are counted at once
-TRIED = 65_536  # places from which the number of skip-grams is estimated
+TRIED = 65_536  # words from which the number of skip-grams is estimated
 
 
 class SkipGramBatch(NamedTuple):
@@ -61,7 +60,7 @@ class SkipGramBatches(Batches[SkipGramBatch]):
 
     Occurrences of frequent words are left out at random, anew for each skip-gram, and distances
     count the words that are kept. A negative may happen to be a neighbour, as in equation 4 of
-    Mikolov et al. 2013. The place of a skip-gram in its batch depends on those that were left out
+    Mikolov et al. 2013. The row of a skip-gram in its batch depends on those that were left out
     before it, so all of a batch are drawn where some of its rows are read.
     """
 
@@ -83,7 +82,7 @@ class SkipGramBatches(Batches[SkipGramBatch]):
 
         Args:
             ids: of all sentences, one after the other.
-            ends: place where each sentence ends.
+            ends: index where each sentence ends.
             vocab_size: V.
             window: distance of the farthest neighbour.
             threshold: as in `keep_probabilities`.
@@ -99,12 +98,11 @@ class SkipGramBatches(Batches[SkipGramBatch]):
         counts = count(ids, vocab_size)
         self._keep = keep_probabilities(counts, threshold)
         self._table = np.cumsum(noise(counts))
-        found = self._draw(np.random.default_rng(0), TRIED)
-        if not len(found):
+        self._share = len(self._draw(np.random.default_rng(0), TRIED)) / TRIED
+        if not self._share:
             raise UsageError(
                 f"batch.threshold={threshold} leaves no two words of a sentence: raise it"
             )
-        self._share = len(found) / TRIED
         number = round(2 * window * len(ids) * self._share)
         self.epoch = Epoch(-(-number // size), examples=number, tokens=number)
 
@@ -124,8 +122,8 @@ class SkipGramBatches(Batches[SkipGramBatch]):
             drawn = self._draw(random, int(1.2 * missing / self._share) + 1)
             pairs = np.concatenate([pairs, drawn])[: self._size]
         # The last sum may be less than 1 by a rounding error.
-        places = random.random((self._size, self._negatives)) * self._table[-1]
-        negatives = np.searchsorted(self._table, places, side="right").astype(np.int32)
+        shares = random.random((self._size, self._negatives)) * self._table[-1]
+        negatives = np.searchsorted(self._table, shares, side="right").astype(np.int32)
         others = np.concatenate([pairs[:, 1:], negatives], axis=1)
         return SkipGramBatch(pairs[:, 0], others, counted=np.ones(self._size, bool))
 
@@ -135,13 +133,12 @@ class SkipGramBatches(Batches[SkipGramBatch]):
         center = center[random.random(tries) < self._keep[self._ids[center]]]
         distance = random.integers(1, self._window, size=(len(center), 1), endpoint=True)
         direction = random.choice((-1, 1), size=(len(center), 1))
-        places = center[:, None] + direction * np.arange(1, REACH * self._window + 1)
+        index = center[:, None] + direction * np.arange(1, REACH * self._window + 1)
         sentence = np.searchsorted(self._ends, center, side="right")
         start = np.where(sentence > 0, self._ends[sentence - 1], 0)
-        is_inside = (start[:, None] <= places) & (places < self._ends[sentence, None])
-        words = self._ids[np.where(is_inside, places, 0)]
+        is_inside = (start[:, None] <= index) & (index < self._ends[sentence, None])
+        words = self._ids[np.where(is_inside, index, 0)]
         kept = is_inside & (random.random(words.shape) < self._keep[words])
         is_neighbour = kept & (np.cumsum(kept, axis=1) == distance)
-        found = is_neighbour.any(axis=1)
         neighbour = words[np.arange(len(words)), is_neighbour.argmax(axis=1)]
-        return np.stack([self._ids[center], neighbour], axis=1)[found]
+        return np.stack([self._ids[center], neighbour], axis=1)[is_neighbour.any(axis=1)]

@@ -15,9 +15,9 @@ from typing import BinaryIO, ClassVar
 
 from experiments.config.build import option
 from experiments.config.data import RandomData
+from experiments.data.corpora import name_of_files
 from experiments.data.draw import generator
-from experiments.data.fingerprint import name_of_files
-from experiments.data.pairs import SentencePair
+from experiments.data.examples import SentencePair
 from experiments.data.source import Source
 from experiments.data.subwords import Subwords
 from experiments.data.tokenizers import Characters
@@ -26,44 +26,43 @@ from experiments.registry import dataset
 
 CHUNK = 4_096  # bytes of an example of a running text; the store reads as many examples at once
 CUTS = {"train": (0.0, 0.9), "validation": (0.9, 0.95), "test": (0.95, 1.0)}
+KINDS = "a text file, a folder of train.txt, validation.txt and test.txt, or '' for toy sentences"
 
 
-def characters(config: "TextFileData", split: str, cache: Path) -> Iterator[SentencePair]:
+def characters(config: "TextFileData", split: str, _: Path) -> Iterator[SentencePair]:
     """Yield a split in chunks that follow one another.
 
     Raises:
         ValueError: a file that cannot be read.
     """
-    del cache
     with _opened(config, split) as (file, start, end):
-        start, end = (_next_character(file, place) for place in (start, end))
-        decoder = io.IncrementalNewlineDecoder(getincrementaldecoder("utf-8-sig")(), translate=True)
+        start, end = (_next_character(file, index) for index in (start, end))
+        decoder = getincrementaldecoder("utf-8" if start else "utf-8-sig")()
         file.seek(start)
-        for place in range(start, end, CHUNK):
-            chunk = file.read(min(CHUNK, end - place))
-            yield SentencePair(decoder.decode(chunk, final=place + CHUNK >= end))
+        rest = ""
+        for index in range(start, end, CHUNK):
+            chunk, is_last = file.read(min(CHUNK, end - index)), index + CHUNK >= end
+            text = rest + decoder.decode(chunk, final=is_last)
+            rest = "\r" if text.endswith("\r") and not is_last else ""
+            yield SentencePair(text.removesuffix(rest).replace("\r\n", "\n"))
 
 
-def lines(config: "TextFileData", split: str, cache: Path) -> Iterator[SentencePair]:
+def lines(config: "TextFileData", split: str, _: Path) -> Iterator[SentencePair]:
     """Yield the lines of a split that are not blank.
 
     Raises:
         ValueError: a file that cannot be read, or that has too few lines.
     """
-    del cache
     with _opened(config, split) as (file, start, end):
-        start, end = (_next_line(file, place) for place in (start, end))
+        start, end = (_next_line(file, index) for index in (start, end))
         file.seek(start)
         is_empty = True
-        while file.tell() < end:
-            if text := file.readline().decode("utf-8-sig").strip():
+        while (index := file.tell()) < end:
+            if text := file.readline().decode("utf-8" if index else "utf-8-sig").strip():
                 yield SentencePair(text)
                 is_empty = False
         if is_empty:
-            raise ValueError(
-                f"data.path={config.path} has no line for the {split} split: name a file of more "
-                "lines, or a folder of train.txt, validation.txt and test.txt"
-            )
+            raise ValueError(f"data.path={config.path} has no line for the {split} split: {KINDS}")
 
 
 def toy_text(config: "TextFileData") -> str:
@@ -75,7 +74,7 @@ def toy_text(config: "TextFileData") -> str:
 
 @contextmanager
 def _opened(config: "TextFileData", split: str) -> Iterator[tuple[BinaryIO, int, int]]:
-    """Open the text of a split, with the places in bytes where the split begins and ends.
+    """Open the text of a split; yield the bytes where the split begins and ends too.
 
     Raises:
         ValueError: a file that is missing, empty or no text.
@@ -90,26 +89,24 @@ def _opened(config: "TextFileData", split: str) -> Iterator[tuple[BinaryIO, int,
                 raise ValueError(f"data.path={path} is empty")
             yield file, *(int(size * share) for share in cut)
     except FileNotFoundError:
-        raise ValueError(
-            f"data.path={path} is not there: name a text file, a folder of train.txt, "
-            "validation.txt and test.txt, or '' for sentences of the toy language"
-        ) from None
+        raise ValueError(f"data.path={path} is not there: name {KINDS}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"data.path={path} cannot be read as UTF-8 text: {error}") from None
 
 
-def _next_character(file: BinaryIO, place: int) -> int:
-    """Return the first place, from this one on, where a character begins or the file ends."""
-    file.seek(place)
-    while (byte := file.read(1)) and byte[0] & 0xC0 == 0x80:  # inside a character of UTF-8
-        place += 1
-    return place
+def _next_character(file: BinaryIO, index: int) -> int:
+    """Return the first byte, from this one on, where a character or a line end begins, or none."""
+    file.seek(max(0, index - 1))
+    before, byte = file.read(1) if index else b"", file.read(1)
+    while byte and byte[0] & 0xC0 == 0x80:  # inside a character of UTF-8
+        before, byte, index = byte, file.read(1), index + 1
+    return index + (before + byte == b"\r\n")
 
 
-def _next_line(file: BinaryIO, place: int) -> int:
-    """Return the first place, from this one on, where a line begins or the file ends."""
-    if place:
-        file.seek(place - 1)
+def _next_line(file: BinaryIO, index: int) -> int:
+    """Return the first byte, from this one on, where a line begins or the file ends."""
+    if index:
+        file.seek(index - 1)
         file.readline()
         return file.tell()
     return 0
@@ -131,9 +128,7 @@ LINES = Source(lines, text=Subwords(), may_split=True, name=_name)
 class TextFileData(RandomData):
     """Base of the config of a text; of one file, the end is for validation and tests."""
 
-    path: str = option(
-        "", "a file, or a folder of train.txt, validation.txt, test.txt; '' for toy sentences"
-    )
+    path: str = option("", KINDS)
     sentences: int = option(20_000, "sentences of the toy language", least=1)
 
 

@@ -63,22 +63,22 @@ def lines(config: "TfdsData", split: str) -> Iterator[tuple[Line, ...]]:
     try:
         stored = builder.as_data_source(split=part)
         for start in range(0, len(stored), CHUNK):
-            places = range(start, min(start + CHUNK, len(stored)))
-            for number, example in zip(places, stored.__getitems__(places), strict=True):
-                place = f"{config.dataset}, {part}, example {number}"
+            numbers = range(start, min(start + CHUNK, len(stored)))
+            for number, example in zip(numbers, stored.__getitems__(numbers), strict=True):
+                origin = f"{config.dataset}, {part}, example {number}"
                 yield tuple(
-                    _line(f"{place}, {name}", builder.info.features[name], example[name])
+                    _line(f"{origin}, {name}", builder.info.features[name], example[name])
                     for name in filter(None, (config.source, config.target))
                 )
     except RuntimeError as error:  # of array_record
         raise UsageError(f"{builder.data_dir} cannot be read: {error}") from error
 
 
-def _line(place: str, feature: tfds.features.FeatureConnector, value: bytes | int) -> Line:
+def _line(origin: str, feature: tfds.features.FeatureConnector, value: bytes | int) -> Line:
     """Return a text, or the name of a class; TFDS has -1 for an example without one."""
     if not isinstance(feature, tfds.features.ClassLabel):
-        return Line.of(place, value)
-    return Line(place, "", "no class") if value < 0 else Line(place, feature.int2str(value))
+        return Line.of(origin, value)
+    return Line(origin, "", "no class") if value < 0 else Line(origin, feature.int2str(value))
 
 
 def _builder(config: "TfdsData") -> tfds.core.DatasetBuilder:

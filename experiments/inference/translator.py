@@ -12,8 +12,7 @@ from jax import Array
 
 from attention.decoding import GNMT, Beam, GenerationOutput, Greedy, StoppingCriteria, generate
 from attention.modules import Output
-from experiments.data.tokenizers import Tokenizers
-from experiments.data.vocabulary import BOS, EOS
+from experiments.data.tokenizers import BOS, EOS, Tokenizers
 from experiments.inference.by_rows import by_rows
 from experiments.inference.sentence import Sentence, read_sentence
 

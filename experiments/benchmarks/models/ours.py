@@ -11,7 +11,7 @@ from jax import Array
 from attention.decoding import StoppingCriteria
 from attention.modules import LanguageModel, TransformerConfig
 from experiments.config import Config
-from experiments.data.text import TextBatch
+from experiments.data.text_windows import TextBatch
 from experiments.errors import as_usage_errors
 from experiments.losses import TokenLosses, token_losses
 from experiments.registry import DATASETS

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from experiments.data.rows import EncodedPair
-from experiments.data.vocabulary import BOS, EOS, PAD
+from experiments.data.examples import EncodedPair
+from experiments.data.tokenizers import BOS, EOS, PAD
 
 
 class PaddedPairs(NamedTuple):

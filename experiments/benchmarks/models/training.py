@@ -16,8 +16,9 @@ from experiments.benchmarks.models.sentences import PaddedPairs, by_length, padd
 from experiments.benchmarks.peers.torch_transformer import TorchTransformer
 from experiments.clock import seconds_of
 from experiments.config import Config
-from experiments.data.rows import EncodedPair, PackedPairs
-from experiments.data.vocabulary import PAD
+from experiments.data.examples import EncodedPair
+from experiments.data.packing import PackedPairs
+from experiments.data.tokenizers import PAD
 
 SENTENCES = 128  # pairs per batch of the simplest peer
 

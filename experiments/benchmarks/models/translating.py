@@ -38,7 +38,7 @@ from experiments.benchmarks.peers.ctranslate import make_ctranslator, token_name
 from experiments.benchmarks.peers.torch_transformer import TorchTransformer
 from experiments.clock import round_robin
 from experiments.config import Config
-from experiments.data.vocabulary import EOS, PAD
+from experiments.data.tokenizers import EOS, PAD
 from experiments.errors import UsageError
 from experiments.training.session import restore
 from experiments.workdir import Workdir

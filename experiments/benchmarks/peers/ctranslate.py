@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 
 from attention.primitives.positions import sinusoidal
 from experiments.benchmarks.peers.torch_transformer import torch_weights
-from experiments.data.vocabulary import BOS, EOS
+from experiments.data.tokenizers import BOS, EOS
 from experiments.environment import num_cores
 
 if TYPE_CHECKING:  # optional package

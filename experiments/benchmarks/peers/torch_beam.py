@@ -10,7 +10,7 @@ import numpy as np
 
 from attention.decoding import StoppingCriteria
 from experiments.benchmarks.peers.torch_transformer import TorchTransformer
-from experiments.data.vocabulary import BOS, PAD
+from experiments.data.tokenizers import BOS, PAD
 
 if TYPE_CHECKING:  # optional package
     from torch import Tensor

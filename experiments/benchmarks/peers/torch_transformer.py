@@ -11,8 +11,8 @@ from ml_collections import ConfigDict
 
 from experiments.benchmarks.models.sentences import PaddedPairs
 from experiments.benchmarks.peers.torch_cpu import TorchTrainer, load_torch
-from experiments.data.rows import PackedPairs
-from experiments.data.vocabulary import PAD
+from experiments.data.packing import PackedPairs
+from experiments.data.tokenizers import PAD
 
 if TYPE_CHECKING:  # optional package
     from torch import Tensor

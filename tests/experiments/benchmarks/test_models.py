@@ -25,8 +25,8 @@ from experiments.benchmarks.record import as_json
 from experiments.checkpoint import Checkpoints
 from experiments.compilation import compiled
 from experiments.config import Config
-from experiments.data.rows import EncodedPair
-from experiments.data.vocabulary import BOS, EOS, PAD
+from experiments.data.examples import EncodedPair
+from experiments.data.tokenizers import BOS, EOS, PAD
 from experiments.errors import UsageError
 from experiments.tasks.translation import Translation
 from experiments.training.loop import BEGINNING

@@ -7,17 +7,25 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.data.batches import Batches, CachedBatches, FiniteBatches, reads_rows
-from experiments.data.masking import FixedMasks, MaskedWindows, Masking
-from experiments.data.rows import Encoded, EncodedPair
+from experiments.data.examples import EncodedExamples, EncodedPair
+from experiments.data.masking import FixedMasks, MaskedBatches, Masking
+from experiments.data.pipeline import (
+    Batches,
+    Buckets,
+    CachedBatches,
+    FiniteBatches,
+    PackedRows,
+    ShuffledBatches,
+    SortedBatches,
+    reads_rows,
+)
 from experiments.data.skip_grams import SkipGramBatches
-from experiments.data.text import FixedWindows, RandomWindows
-from experiments.data.windows import Buckets, Once, PackedPairRows, PackedRows, Windows
+from experiments.data.text_windows import FixedWindows, RandomWindows
 
 TEXT = np.arange(7, 211, dtype=np.int32)
 
 
-class Read(Encoded):
+class Read(EncodedExamples):
     """Examples that record the numbers of those that were read."""
 
     numbers: list[int]
@@ -43,25 +51,27 @@ def skip_grams(_):
 
 
 def packed(found):
-    return Windows(Encoded((each.source,) for each in found), PackedRows([23], 92), seed=3)
+    return ShuffledBatches(
+        EncodedExamples((each.source,) for each in found), PackedRows([23], 92), seed=3
+    )
 
 
 def redrawn(found):
     def redraw(numbers, _):
-        return Encoded(found[number] for number in numbers.tolist())
+        return EncodedExamples(found[number] for number in numbers.tolist())
 
-    return Windows(found, PACKED, seed=3, size=20, redraw=redraw)
+    return ShuffledBatches(found, PACKED, seed=3, size=20, redraw=redraw)
 
 
-PACKED, BUCKETS = PackedPairRows((23, 19), 92), Buckets((5, 18), 72)
+PACKED, BUCKETS = PackedRows((23, 19), 92), Buckets((5, 18), 72)
 SOURCES = {
-    "padded": functools.partial(Windows, layout=BUCKETS, seed=3),
-    "packed pairs": functools.partial(Windows, layout=PACKED, seed=3, size=20),
+    "padded": functools.partial(ShuffledBatches, layout=BUCKETS, seed=3),
+    "packed pairs": functools.partial(ShuffledBatches, layout=PACKED, seed=3, size=20),
     "packed": packed,
     "redrawn": redrawn,
-    "padded once": functools.partial(Once, layout=BUCKETS),
-    "packed once": functools.partial(Once, layout=PACKED),
-    "masked": lambda found: MaskedWindows(found, BUCKETS, Masking(200, 5), seed=3),
+    "padded once": functools.partial(SortedBatches, layout=BUCKETS),
+    "packed once": functools.partial(SortedBatches, layout=PACKED),
+    "masked": lambda found: MaskedBatches(found, BUCKETS, Masking(200, 5), seed=3),
     "masked once": lambda found: FixedMasks(found, BUCKETS, Masking(200, 5)),
     "text": lambda _: RandomWindows(TEXT, context=7, size=6, seed=3),
     "text once": lambda _: FixedWindows(TEXT, context=7, size=4),

@@ -3,11 +3,9 @@
 import pytest
 
 from experiments.data import store
-from experiments.data.pairs import SentencePair
+from experiments.data.examples import SentencePair
 from experiments.data.store import store_ids, store_text
-from experiments.data.tokenizers import Tokenizers, WordTokenizer
-from experiments.data.vocabulary import SPECIALS, Vocabulary
-from experiments.data.words import SPACED
+from experiments.data.tokenizers import SPACED, SPECIALS, Tokenizers, Vocabulary, WordTokenizer
 from tests.experiments.data.corpora import data_part, load_split
 from tests.experiments.data.prepared import NAME, prepare
 

@@ -5,7 +5,7 @@ import gzip
 
 import pytest
 
-from experiments.data.sources import Splits
+from experiments.data.source import Splits
 from experiments.errors import UsageError
 from tests.experiments.data.corpora import data_part, load_split
 

@@ -1,5 +1,4 @@
-from experiments.data.fingerprint import fingerprint
-from experiments.data.pairs import SentencePair
+from experiments.data.examples import SentencePair, fingerprint
 from experiments.data.store import store_text
 
 

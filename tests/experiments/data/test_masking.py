@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from experiments.data.masking import MaskedWindows, Masking, mask_tokens
-from experiments.data.rows import Encoded, EncodedPair
-from experiments.data.vocabulary import Vocabulary
-from experiments.data.windows import Buckets
+from experiments.data.examples import EncodedExamples, EncodedPair
+from experiments.data.masking import MaskedBatches, Masking, mask_tokens
+from experiments.data.pipeline import Buckets
+from experiments.data.tokenizers import Vocabulary
 
 SENTENCES = ["one two three", "four five", "six seven eight nine ten"]
 
@@ -15,8 +15,8 @@ def test_epoch_counts_masked_words():
     """15 % of the words are masked; end tokens never are."""
     words = Vocabulary.of([sentence.split() for sentence in SENTENCES])
     texts = [sentence.split() for sentence in SENTENCES * 100]
-    sentences = Encoded(EncodedPair(words.encode(text)) for text in texts)
-    epochs = MaskedWindows(sentences, Buckets([8], 64), Masking(len(words), 0), seed=0)
+    sentences = EncodedExamples(EncodedPair(words.encode(text)) for text in texts)
+    epochs = MaskedBatches(sentences, Buckets([8], 64), Masking(len(words), 0), seed=0)
     asked = sum(epochs[number].counted.sum() for number in range(int(epochs.epoch.steps)))
     assert epochs.epoch.tokens == 150
     assert asked == pytest.approx(150, rel=0.15)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.config.data import SUBWORDS, TextPart
-from experiments.data.pairs import SentencePair
+from experiments.data.examples import SentencePair
 from experiments.data.subwords import STAND_IN, Subwords
 from experiments.errors import UsageError
 from tests.experiments.data.corpora import changed, data_part, learn, load_split

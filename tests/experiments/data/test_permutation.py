@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from experiments.data.permutation import permuted
+from experiments.data.pipeline import permuted
 
 SEED = np.random.SeedSequence((3, 1))
 

@@ -10,9 +10,10 @@ from flax import nnx
 from attention import masks
 from attention.modules import EncoderDecoder, LanguageModel, TransformerConfig
 from attention.testing import find_leaks
-from experiments.data.rows import Encoded, EncodedPair, pack_batch, pad_batch
-from experiments.data.vocabulary import BOS, EOS, PAD
-from experiments.data.windows import Once, PackedPairRows, PackedRows, Windows
+from experiments.data.examples import EncodedExamples, EncodedPair
+from experiments.data.packing import pack_batch, pad_batch
+from experiments.data.pipeline import PackedRows, ShuffledBatches, SortedBatches
+from experiments.data.tokenizers import BOS, EOS, PAD
 from experiments.tasks.translation import pair_features
 from tests.attention.modules.inputs import filled
 
@@ -59,13 +60,13 @@ def test_an_epoch_has_every_sequence_once_in_one_shape():
     random = np.random.default_rng(0)
     sequences = [random.integers(3, V, size=random.integers(1, 12)).tolist() for _ in range(97)]
     layout = PackedRows([17], tokens=71)
-    windows = Windows(Encoded((ids,) for ids in sequences), layout, seed=1)
+    windows = ShuffledBatches(EncodedExamples((ids,) for ids in sequences), layout, seed=1)
     num_batches = int(windows.epoch.steps * layout.per_batch)  # of four epochs
     batches = [windows[step] for step in range(num_batches)]
     assert {array.shape for batch in batches for array in batch} == {(4, 17)}
     found = sorted(text for batch in batches for text in texts(batch))
     assert found == sorted(sequences * layout.per_batch)
-    measured = [*Once(Encoded((ids,) for ids in sequences), layout)]
+    measured = [*SortedBatches(EncodedExamples((ids,) for ids in sequences), layout)]
     assert {array.shape for batch in measured for array in batch} == {(4, 17)}
     assert sorted(text for batch in measured for text in texts(batch)) == sorted(sequences)
     assert sum(batch.counted.sum() for batch in measured) == sum(map(len, sequences)) + 97
@@ -140,7 +141,7 @@ def translator(positions):
 @pytest.fixture(scope="module")
 def paired():
     units = [(PAIRS, np.array(row)) for row in ((0, 1, 4), (2, 3))]
-    batch = PackedPairRows((9, 9), tokens=18).rows(units).read(slice(0, 2))
+    batch = PackedRows((9, 9), tokens=18).rows(units).read(slice(0, 2))
     assert sorted(batch.source.segments.max(1).tolist()) == [2, 3]
     assert sorted(texts(batch.source)) == sorted(SEQUENCES)
     targets = {tuple(pair.source): pair.target for pair in PAIRS}

@@ -9,15 +9,11 @@ import pytest
 
 from configs import multi30k
 from experiments.config import Config
-from experiments.data.fingerprint import fingerprint
-from experiments.data.pairs import SentencePair
-from experiments.data.rows import EncodedPair
-from experiments.data.sources import Splits
+from experiments.data.examples import EncodedPair, SentencePair, fingerprint
+from experiments.data.source import Splits
 from experiments.data.store import TextStore, store_ids, store_text
 from experiments.data.subwords import SubwordTokenizer
-from experiments.data.tokenizers import Tokenizers, WordTokenizer
-from experiments.data.vocabulary import SPECIALS, Vocabulary
-from experiments.data.words import SPACED
+from experiments.data.tokenizers import SPACED, SPECIALS, Tokenizers, Vocabulary, WordTokenizer
 from experiments.errors import UsageError
 from experiments.files import PART
 from experiments.tasks.translation import Translation

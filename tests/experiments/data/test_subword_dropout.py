@@ -9,11 +9,10 @@ import pytest
 from configs import multi30k
 from experiments.config import Config
 from experiments.config.data import TextPart
-from experiments.data.pairs import SentencePair
-from experiments.data.sources import Splits
+from experiments.data.examples import SentencePair
+from experiments.data.source import Splits
 from experiments.data.store import store_text
-from experiments.data.subword_dropout import PairDropout, SubwordDropout
-from experiments.data.subwords import Subwords
+from experiments.data.subwords import PairDropout, SubwordDropout, Subwords
 from experiments.tasks.translation import Translation
 from tests.experiments.data.corpora import learn
 

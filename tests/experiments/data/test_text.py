@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from experiments.data import text_file
-from experiments.data.pairs import SentencePair
+from experiments.data.examples import SentencePair
 from experiments.data.store import store_text
-from experiments.data.text import FixedWindows, RandomWindows
 from experiments.data.text_file import CUTS, TextFileData, characters, lines, toy_text
+from experiments.data.text_windows import FixedWindows, RandomWindows
 from experiments.data.tokenizers import UNKNOWN_CHARACTER, Characters, CharacterTokenizer
 from experiments.errors import UsageError
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.data.vocabulary import BOS, EOS, PAD, SPECIALS, Vocabulary
+from experiments.data.tokenizers import BOS, EOS, PAD, SPECIALS, Vocabulary
 from experiments.errors import UsageError
 
 VOCABULARY = Vocabulary.of([["the", "cat", "sat"], ["the", "dog", "sat"], ["the", "end"]])

@@ -9,18 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.data.batches import Rows
+from experiments.data.examples import EncodedExamples, EncodedPair
 from experiments.data.packing import pack, row_lengths
-from experiments.data.rows import Encoded, EncodedPair
-from experiments.data.vocabulary import EOS, PAD
-from experiments.data.windows import Buckets, Once, PackedPairRows, PackedRows, Windows
+from experiments.data.pipeline import Buckets, PackedRows, Rows, ShuffledBatches, SortedBatches
+from experiments.data.tokenizers import EOS, PAD
 from experiments.errors import UsageError
 
 
 def pairs(number=53, longest=17):
     """Pair i consists of token 100 + i on both sides."""
     lengths = [1 + 7 * i % longest for i in range(number)]
-    return Encoded(
+    return EncodedExamples(
         EncodedPair([100 + i] * n, [100 + i] * (1 + n // 2)) for i, n in enumerate(lengths)
     )
 
@@ -35,14 +34,14 @@ def members(batch):
 LAYOUTS = {
     "buckets": Buckets((5, 11, 18), 36),
     "one bucket": Buckets((18,), 36),
-    "packed": PackedPairRows((23, 19), 92),
+    "packed": PackedRows((23, 19), 92),
 }
 
 
 @pytest.mark.parametrize("size", [99, 20])
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 def test_an_epoch_contains_every_pair_once(layout, size):
-    windows = Windows(pairs(), layout, seed=3, size=size)
+    windows = ShuffledBatches(pairs(), layout, seed=3, size=size)
     num_units = windows.epoch.steps * layout.per_batch
     steps = math.lcm(int(num_units), layout.per_batch) // layout.per_batch  # of whole epochs
     epochs = steps // windows.epoch.steps
@@ -53,16 +52,16 @@ def test_an_epoch_contains_every_pair_once(layout, size):
 @pytest.mark.parametrize("size", [99, 20])
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 def test_numbers_of_the_examples_of_a_batch(layout, size):
-    windows = Windows(pairs(), layout, seed=3, size=size)
+    windows = ShuffledBatches(pairs(), layout, seed=3, size=size)
     for step in (0, 5):
         assert sorted(windows.members(step).tolist()) == sorted(members(windows[step]))
 
 
 def test_batches_have_only_the_shapes_of_the_layout():
-    windows = Windows(pairs(), LAYOUTS["buckets"], seed=3)
+    windows = ShuffledBatches(pairs(), LAYOUTS["buckets"], seed=3)
     batches = [windows[step] for step in range(int(windows.epoch.steps))]
     assert {batch.source.shape for batch in batches} == {(7, 5), (3, 11), (2, 18)}
-    windows = Windows(pairs(), LAYOUTS["packed"], seed=3)
+    windows = ShuffledBatches(pairs(), LAYOUTS["packed"], seed=3)
     batches = [windows[step] for step in range(50)]
     assert {(b.source.inputs.shape, b.target.inputs.shape) for b in batches} == {((4, 23), (4, 19))}
 
@@ -70,7 +69,7 @@ def test_batches_have_only_the_shapes_of_the_layout():
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 def test_a_batch_depends_on_seed_and_step_alone(layout):
     def order(seed, steps, size=99):
-        windows = Windows(pairs(), layout, seed=seed, size=size)
+        windows = ShuffledBatches(pairs(), layout, seed=seed, size=size)
         return {step: members(windows[step]) for step in steps}
 
     for size in (99, 20):
@@ -78,7 +77,7 @@ def test_a_batch_depends_on_seed_and_step_alone(layout):
         resumed = order(0, reversed(range(31, 60)), size)
         assert {step: straight[step] for step in resumed} == resumed
     assert straight != order(1, range(60), 20)
-    steps = math.ceil(Windows(pairs(), layout, seed=0).epoch.steps)
+    steps = math.ceil(ShuffledBatches(pairs(), layout, seed=0).epoch.steps)
     straight = order(0, range(2 * steps))
     assert [straight[i] for i in range(steps)] != [straight[steps + i] for i in range(steps)]
 
@@ -92,8 +91,8 @@ def test_a_window_takes_bounded_memory():
         def __getitem__(self, number):
             return EncodedPair([number] * (self.lengths[number, 0] - 1), [7])
 
-    layout = PackedPairRows((64, 64), 64 * 16)
-    windows = Windows(Many(), layout, seed=0, size=8_192)
+    layout = PackedRows((64, 64), 64 * 16)
+    windows = ShuffledBatches(Many(), layout, seed=0, size=8_192)
     tracemalloc.start()
     for step in (0, 12_345, 50_000_000):
         windows[step]
@@ -103,12 +102,12 @@ def test_a_window_takes_bounded_memory():
 
 def test_once_meets_every_pair_once_and_returns_its_number():
     for layout in LAYOUTS.values():
-        batches, seen = Once(pairs(), layout), []
+        batches, seen = SortedBatches(pairs(), layout), []
         for number, batch in enumerate(batches):
             assert sorted(members(batch)) == sorted(batches.members(number).tolist())
             seen += batches.members(number).tolist()
         assert sorted(seen) == list(range(53))
-    batches = Once(pairs(), Buckets((5, 18), 36))
+    batches = SortedBatches(pairs(), Buckets((5, 18), 36))
     seen = [i for number in range(len(batches)) for i in batches.members(number)]
     needed = [pairs()[i].length for i in seen]
     assert needed == sorted(needed)  # sentences of a batch end at about the same step
@@ -116,10 +115,10 @@ def test_once_meets_every_pair_once_and_returns_its_number():
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 def test_padding_is_that_of_the_batches(layout):
-    windows = Windows(pairs(), layout, seed=0)
+    windows = ShuffledBatches(pairs(), layout, seed=0)
     steps = int(windows.epoch.steps * layout.per_batch)  # as many epochs as rows of a batch
     batches = [windows[step] for step in range(steps)]
-    if isinstance(layout, PackedPairRows):
+    if isinstance(layout, PackedRows):
         sides = [side.labels for batch in batches for side in batch]
     else:
         sides = [side for batch in batches for side in (batch.source, batch.target_labels)]
@@ -133,25 +132,28 @@ def test_padding_is_that_of_the_batches(layout):
         (Buckets((5, 17), 36), "an example needs 18 positions, and the longest bucket has 17"),
         (Buckets((5, 18), 17), "a batch of 17 tokens has no room for a row of 18: raise batch"),
         (
-            PackedPairRows((20, 8), 40),
+            PackedRows((20, 8), 40),
             "needs 10 positions, and a packed row has 8: raise batch",
         ),
-        (PackedPairRows((20, 20), 19), "a batch of 19 tokens has no room for a row of 20"),
+        (PackedRows((20, 20), 19), "a batch of 19 tokens has no room for a row of 20"),
     ],
 )
 def test_a_layout_without_room_is_refused(layout, sentence):
-    for arrange in (lambda: Windows(pairs(), layout, seed=0), lambda: Once(pairs(), layout)):
+    for arrange in (
+        lambda: ShuffledBatches(pairs(), layout, seed=0),
+        lambda: SortedBatches(pairs(), layout),
+    ):
         with pytest.raises(UsageError, match=sentence):
             arrange()
 
 
 def test_no_example_is_refused():
     with pytest.raises(UsageError, match="there is no example to train on"):
-        Windows(Encoded(), LAYOUTS["packed"], seed=0)
+        ShuffledBatches(EncodedExamples(), LAYOUTS["packed"], seed=0)
     with pytest.raises(UsageError, match="there is no example to measure"):
-        Once(Encoded(), LAYOUTS["packed"])
+        SortedBatches(EncodedExamples(), LAYOUTS["packed"])
     with pytest.raises(UsageError, match=r"packed row has 3: raise batch\.row_length"):
-        Windows(Encoded([([1, 2, 3],)]), PackedRows([3], 9), seed=0)
+        ShuffledBatches(EncodedExamples([([1, 2, 3],)]), PackedRows([3], 9), seed=0)
 
 
 sizes = st.tuples(st.integers(1, 13), st.integers(1, 11))
@@ -219,7 +221,7 @@ def test_less_than_a_tenth_of_packed_batches_is_padding(lengths, most):
     rows = row_lengths(lengths, most)
     assert max(rows) <= most
     layout = PackedRows(rows, tokens=8 * max(rows))
-    assert Windows(Lengths(lengths), layout, seed=0).padding < 0.1
+    assert ShuffledBatches(Lengths(lengths), layout, seed=0).padding < 0.1
 
 
 @pytest.mark.parametrize("name", ["a thousand pairs", "independent sides", "heavy tail"])
@@ -228,7 +230,7 @@ def test_packed_batches_of_small_windows_leave_nothing_out(name):
     lengths, most = CORPORA[name]
     rows = row_lengths(lengths, most)
     layout = PackedRows(rows, tokens=8 * max(rows))
-    windows = Windows(Lengths(lengths), layout, seed=0, size=-(-len(lengths) // 2))
+    windows = ShuffledBatches(Lengths(lengths), layout, seed=0, size=-(-len(lengths) // 2))
     layout.rows = lambda units: Rows(len(units), units.__getitem__)
     steps = int(windows.epoch.steps * layout.per_batch)
     units = itertools.chain(*(windows[step] for step in range(steps)))

@@ -4,9 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.data.tokenizers import WordTokenizer
-from experiments.data.vocabulary import Vocabulary
-from experiments.data.words import WHOLE, detokenize, tokenize
+from experiments.data.tokenizers import WHOLE, Vocabulary, WordTokenizer, detokenize, tokenize
 
 
 @pytest.mark.parametrize(

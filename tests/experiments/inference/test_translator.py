@@ -20,9 +20,17 @@ from configs import toy_translation, toy_translation_rnn
 from experiments.analysis.collect import Collector
 from experiments.config import Config
 from experiments.config.flags import as_config_dict
-from experiments.data.tokenizers import Tokenizers, WordTokenizer
-from experiments.data.vocabulary import BOS, EOS, PAD, SPECIALS, Vocabulary
-from experiments.data.words import WORDS, Tokens
+from experiments.data.tokenizers import (
+    BOS,
+    EOS,
+    PAD,
+    SPECIALS,
+    WORDS,
+    Tokenizers,
+    Tokens,
+    Vocabulary,
+    WordTokenizer,
+)
 from experiments.inference import translator as translating
 from experiments.inference.translator import Translator, copy_words, lengths_for
 from experiments.tasks.translation import Translation

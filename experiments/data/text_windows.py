@@ -4,8 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from experiments.data.batches import Batches, FiniteBatches, Rows
-from experiments.data.epoch import Epoch
+from experiments.data.pipeline import Batches, Epoch, FiniteBatches, Rows
 
 
 class TextBatch(NamedTuple):
@@ -21,6 +20,16 @@ class TextBatch(NamedTuple):
     labels: np.ndarray
     counted: np.ndarray
 
+    @classmethod
+    def at(cls, ids: np.ndarray, begins: np.ndarray, context: int) -> "TextBatch":
+        """Return windows of `context` ids that begin at `[B]` indices, or end with the text.
+
+        Labels before `begins` are not counted.
+        """
+        starts = np.minimum(begins, len(ids) - 1 - context)
+        index = starts[:, None] + np.arange(context)
+        return cls(ids[index], ids[index + 1], index >= begins[:, None])
+
 
 class RandomWindows(Batches[TextBatch]):
     """The batch of each training step, random windows: a pure function of (seed, step)."""
@@ -34,25 +43,17 @@ class RandomWindows(Batches[TextBatch]):
             ids: of the text, `[characters]`, more than T.
             context: T, the ids of a window.
             size: B, the windows of a batch.
-            seed: of the places.
+            seed: of the windows.
         """
-        self._ids = ids
-        self._context = context
-        self._size = size
-        self._seed = seed
+        self._ids, self._context, self._size, self._seed = ids, context, size, seed
+        windows = -(-(len(ids) - 1) // context)
+        self.epoch = Epoch(-(-windows // size), examples=windows, tokens=len(ids) - 1)
 
-    @property
-    def epoch(self) -> Epoch:
-        """As many windows as the text has room for; they begin at random places."""
-        tokens = len(self._ids) - 1
-        windows = -(-tokens // self._context)
-        return Epoch(-(-windows // self._size), examples=windows, tokens=tokens)
-
-    def rows(self, index: int) -> Rows[TextBatch]:
+    def rows(self, step: int) -> Rows[TextBatch]:
         """The rows of the batch of one training step."""
-        random = np.random.default_rng((self._seed, index))
+        random = np.random.default_rng((self._seed, step))
         starts = random.integers(len(self._ids) - self._context, size=self._size)
-        return Rows(self._size, lambda part: _windows(self._ids, starts[part], self._context))
+        return Rows(self._size, lambda part: TextBatch.at(self._ids, starts[part], self._context))
 
 
 class FixedWindows(FiniteBatches[TextBatch]):
@@ -63,13 +64,7 @@ class FixedWindows(FiniteBatches[TextBatch]):
     """
 
     def __init__(self, ids: np.ndarray, *, context: int, size: int) -> None:
-        """Place the windows.
-
-        Args:
-            ids: of the text, `[characters]`, more than T.
-            context: T, the ids of a window.
-            size: B, the windows of a batch.
-        """
+        """Choose the windows; arguments as of `RandomWindows`."""
         self._ids, self._context = ids, context
         begins = np.arange(0, len(ids) - 1, context)
         begins = np.append(begins, np.full(-len(begins) % size, len(ids)))
@@ -82,17 +77,4 @@ class FixedWindows(FiniteBatches[TextBatch]):
     def rows(self, number: int) -> Rows[TextBatch]:
         """The rows of a batch."""
         begins = self._begins[number]
-        return Rows(len(begins), lambda part: self._windows(begins[part]))
-
-    def _windows(self, begins: np.ndarray) -> TextBatch:
-        """Return windows that count the labels from some places on."""
-        starts = np.minimum(begins, len(self._ids) - 1 - self._context)
-        places = starts[:, None] + np.arange(self._context)
-        windows = _windows(self._ids, starts, self._context)
-        return windows._replace(counted=places >= begins[:, None])
-
-
-def _windows(ids: np.ndarray, starts: np.ndarray, context: int) -> TextBatch:
-    places = starts[:, None] + np.arange(context)
-    inputs, labels = ids[places], ids[places + 1]
-    return TextBatch(inputs, labels, np.ones_like(labels, bool))
+        return Rows(len(begins), lambda part: TextBatch.at(self._ids, begins[part], self._context))
