@@ -60,7 +60,7 @@ def corpus_source(
     Args:
         lines: function of (`config.data`, split) that returns both sides of every pair.
         files: function of `config.data` that lists the files of all splits; a split is read again
-            if the path, size or time of one of them changes.
+            if one of them changes.
         may_lack_target: as in `Source`.
     """
 
@@ -155,27 +155,22 @@ def read_lines(path: Path) -> Iterator[Line]:
 def sound_pairs(
     lines: Iterable[tuple[Line, ...]], config: "CorpusData", split: str
 ) -> Iterator[SentencePair]:
-    """Yield the pairs of a split that have no fault.
-
-    Args:
-        lines: both sides of every pair.
-        config: of the data.
-        split: its name.
+    """Yield the pairs of a split, from the lines of their sides, that have no fault.
 
     Raises:
         UsageError: a fault, if those are refused; no pair that is left.
     """
     kept, dropped = 0, defaultdict[str, list[str]](list)
     for sides in lines:
-        faults = [(line.origin, fault) for line in sides if (fault := _fault(line, config.longest))]
-        if not faults:
+        for line in sides:
+            if fault := _fault(line, config.longest):
+                if config.faults == "refuse":
+                    raise UsageError(f"{line.origin}: {fault}; data.faults=drop leaves it out")
+                dropped[fault].append(line.origin)
+                break
+        else:
             yield SentencePair(*(line.text.strip() for line in sides))
             kept += 1
-            continue
-        origin, fault = faults[0]
-        if config.faults == "refuse":
-            raise UsageError(f"{origin}: {fault}; data.faults=drop leaves such pairs out")
-        dropped[fault].append(origin)
     total = kept + sum(map(len, dropped.values()))
     for fault, origins in sorted(dropped.items(), key=lambda item: -len(item[1])):
         warn_dropped(split, len(origins), total, f"{fault}, first in {origins[0]}")
@@ -192,7 +187,7 @@ def _fault(line: Line, longest: int) -> str:
     text = line.text.strip()
     if line.fault or not text:
         return line.fault or "an empty text"
-    if "\n" in text or "\r" in text:
+    if "\n" in text:
         return "more than one line"
     if "\0" in text:
         return "a NUL, which is no text"

@@ -51,17 +51,10 @@ class Epoch(NamedTuple):
 
 
 class TrainingBatches(Protocol):
-    """The batch of each training step, a pure function of the step, so a run resumes at any.
-
-    Where they are `Batches`, each process reads its rows alone.
-
-    Attributes:
-        epoch: steps, examples and tokens of all training data once.
-        padding: share of the positions that is padding.
-    """
+    """The batch of each training step, a pure function of the step, so a run resumes at any."""
 
     epoch: Epoch
-    padding: float
+    padding: float  # share of the positions
 
     def __getitem__(self, step: int, /) -> Any: ...  # noqa: ANN401 - a batch of any task
 
@@ -131,11 +124,9 @@ def reads_rows(batches: object) -> TypeGuard[Batches]:
 
 
 class Examples(Protocol):
-    """Examples by number, and `lengths` `[examples, sides]`, ends included."""
+    """Examples by number, and positions of their sides `[examples, sides]`, ends included."""
 
-    @property
-    def lengths(self) -> np.ndarray:
-        """Positions that each side takes."""
+    lengths: np.ndarray
 
     def __getitem__(self, number: int, /) -> Any: ...  # noqa: ANN401 - whatever is batched
 
@@ -212,12 +203,7 @@ class PackedRows:
     """Several examples in a row, all rows of one shape; an example is a tuple of one side."""
 
     def __init__(self, lengths: Sequence[int], tokens: int) -> None:
-        """Choose the shape.
-
-        Args:
-            lengths: positions of a row of each side.
-            tokens: positions of a batch of the side with longer rows.
-        """
+        """Take the positions of a row of each side, and of a batch of the longer side."""
         self.lengths = (*lengths,)
         self._tokens = tokens
         self.per_batch = tokens // max(lengths)
@@ -365,11 +351,7 @@ class SortedBatches(FiniteBatches[AnyBatch]):
     """
 
     def __init__(self, examples: Examples, layout: Buckets[AnyBatch] | PackedRows) -> None:
-        """Arrange the examples.
-
-        Raises:
-            UsageError: no example, or one that the layout has no room for.
-        """
+        """Arrange the examples; errors as of `ShuffledBatches`."""
         lengths = _checked_lengths(examples, layout, "measure")
         self._examples, self._layout = examples, layout
         order = np.argsort(lengths.max(axis=1), kind="stable")

@@ -30,20 +30,11 @@ class SkipGramBatch(NamedTuple):
     counted: np.ndarray
 
 
-def count(ids: np.ndarray, vocab_size: int) -> np.ndarray:
-    """Count the occurrences of each id, `[V]`."""
-    parts = (ids[start : start + CHUNK] for start in range(0, len(ids), CHUNK))
-    return sum((np.bincount(part, minlength=vocab_size) for part in parts), np.zeros(vocab_size))
-
-
 def keep_probabilities(counts: np.ndarray, threshold: float) -> np.ndarray:
     """Return the probability that an occurrence of a word is kept: √(t / f), at most 1.
 
     Frequent words give little information about their neighbours (Mikolov et al. 2013, equation 5).
-
-    Args:
-        counts: `[V]`, occurrences of each word.
-        threshold: t, the share of all words up to which a word is always kept.
+    The threshold t is the share f of all words up to which a word is always kept.
     """
     share = counts / counts.sum()
     return np.minimum(1, np.sqrt(threshold / np.maximum(share, np.finfo(float).tiny)))
@@ -88,14 +79,15 @@ class SkipGramBatches(Batches[SkipGramBatch]):
             threshold: as in `keep_probabilities`.
             size: B.
             negatives: random words of each skip-gram.
-            seed: equal seeds give equal batches.
+            seed: of the batches.
 
         Raises:
             UsageError: there are no skip-grams.
         """
         self._ids, self._ends, self._window = ids, ends, window
         self._size, self._negatives, self._seed = size, negatives, seed
-        counts = count(ids, vocab_size)
+        parts = np.array_split(ids, len(ids) // CHUNK + 1)
+        counts = sum(np.bincount(part, minlength=vocab_size) for part in parts)
         self._keep = keep_probabilities(counts, threshold)
         self._table = np.cumsum(noise(counts))
         self._share = len(self._draw(np.random.default_rng(0), TRIED)) / TRIED

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
@@ -25,15 +25,10 @@ MapFunction = Callable[[Callable[[int], Any], Iterable[int]], Iterable[Any]]  # 
 
 
 class TextStore(Sequence[SentencePair]):
-    """Sentence pairs in an array_record file.
-
-    Attributes:
-        path: the file, which is opened when a pair is read: that takes time and memory for each.
-        fingerprint: hash of both sides of all pairs.
-    """
+    """Sentence pairs in an array_record file, which is opened when a pair is read."""
 
     def __init__(self, path: Path, fingerprint: str) -> None:
-        """Take the path of a file that `store_text` wrote."""
+        """Take the path of a file that `store_text` wrote, and a hash of its pairs."""
         self.path = path
         self.fingerprint = fingerprint
 
@@ -49,12 +44,6 @@ class TextStore(Sequence[SentencePair]):
         """Number of pairs."""
         return self._reader.num_records()
 
-    @overload
-    def __getitem__(self, index: int) -> SentencePair: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[SentencePair]: ...
-
     def __getitem__(self, index: int | slice) -> SentencePair | list[SentencePair]:
         """One pair, or the pairs of a slice."""
         if isinstance(index, slice):
@@ -62,7 +51,7 @@ class TextStore(Sequence[SentencePair]):
         return self.take([range(len(self))[index]])[0]
 
     def take(self, indices: Iterable[int]) -> list[SentencePair]:
-        """The pairs with some numbers."""
+        """The pairs of these numbers."""
         return [SentencePair(*json.loads(record)) for record in self._reader.read([*indices])]
 
     def __iter__(self) -> Iterator[SentencePair]:
@@ -166,7 +155,7 @@ def store_ids(
     Raises:
         ValueError: an unknown word.
     """
-    known = [tokenizer for tokenizer in tokenizers if tokenizer is not None]
+    known = [*filter(None, tokenizers)]
     learned = fingerprint(f"{each.FILE} {each.as_bytes().hex()}" for each in known)
     folder = cache / "ids" / f"{texts.path.stem}.{learned}.{max_ids or 'whole'}"
     if not folder.exists():
@@ -188,12 +177,8 @@ def store_ids(
 def _encoded(
     texts: TextStore, tokenizers: Tokenizers, max_ids: int | None, start: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Encode a chunk of pairs.
-
-    Returns:
-        The ids, one side after the other, and the number of ids of each side `[pairs, sides]`.
-    """
-    num_sides = sum(tokenizer is not None for tokenizer in tokenizers)
+    """Return the ids of a chunk of pairs, and the number of ids of each side `[pairs, sides]`."""
+    num_sides = len([*filter(None, tokenizers)])
     encoded = []
     for pair in texts[start : start + CHUNK]:
         sides = tokenizers.encode(pair)[:num_sides]

@@ -106,9 +106,6 @@ class Subwords(Text):
     def _is_shared(self, config: TextPart) -> bool:
         return config.joint
 
-    def _name(self, config: TextPart) -> str:
-        return repr((config.kind, config.size, ESCAPES))
-
     def _learn(self, config: TextPart, texts: Callable[[], Iterator[str]]) -> SubwordTokenizer:
         """Learn a model that changes no character and has a subword for every byte."""
         model = io.BytesIO()
@@ -232,13 +229,7 @@ class PairDropout:
     """New segmentations of both sides of pairs."""
 
     def __init__(self, tokenizers: Tokenizers, rate: float, most: tuple[int, int]) -> None:
-        """Read the merges of both languages.
-
-        Args:
-            tokenizers: learned as BPE.
-            rate: of the merges that are left out, in [0, 1).
-            most: positions of each side of a pair, its end included.
-        """
+        """Take tokenizers and a rate as `SubwordDropout`, and most positions of each side."""
         self._source = self._target = SubwordDropout(tokenizers.source, rate)
         if tokenizers.target != tokenizers.source:
             self._target = SubwordDropout(tokenizers.target, rate)

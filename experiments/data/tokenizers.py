@@ -4,7 +4,7 @@ import json
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -31,11 +31,12 @@ def detokenize(tokens: list[str]) -> str:
     return " ".join(tokens).replace("' ", "'")
 
 
-class Tokens(NamedTuple):
+@dataclass(frozen=True)
+class Tokens:
     """A function from text to tokens, its inverse, and a name of both for stored vocabularies."""
 
-    tokenize: Callable[[str], list[str]]
-    detokenize: Callable[[list[str]], str]
+    tokenize: Callable[[str], list[str]] = field(repr=False)
+    detokenize: Callable[[list[str]], str] = field(repr=False)
     name: str
 
 
@@ -91,12 +92,8 @@ class Vocabulary:
     def encode(self, sentence: Sequence[str], kind: str = "word") -> list[int]:
         """Return the ids of the words, without begin and end.
 
-        Args:
-            sentence: the words.
-            kind: what they are called in an error.
-
         Raises:
-            ValueError: a word that is not in the vocabulary, with the nearest that is.
+            ValueError: a word that is unknown, named as a `kind`, with the nearest that is known.
         """
         try:
             return [self.ids[word] for word in sentence]
@@ -319,8 +316,7 @@ class Text(ABC):
         """
 
         def tokenizer(*sides: int) -> Tokenizer:
-            kind = repr((self.FILE, self._name(config), sides, self.LEARNED_FROM))
-            path = cache / "tokens" / fingerprint([kind, pairs.fingerprint])
+            path = cache / "tokens" / fingerprint([repr((self, config, sides)), pairs.fingerprint])
             if not path.exists():
                 path.parent.mkdir(parents=True, exist_ok=True)
 
@@ -354,10 +350,6 @@ class Text(ABC):
         return False
 
     @abstractmethod
-    def _name(self, config: TextPart | None) -> str:
-        """Name the tokens: the same text always has the same tokens of this name."""
-
-    @abstractmethod
     def _learn(self, config: TextPart | None, texts: Callable[[], Iterator[str]]) -> Tokenizer: ...
 
     @abstractmethod
@@ -381,9 +373,6 @@ class Words(Text):
     def _is_shared(self, config: TextPart | None) -> bool:
         return self.shared
 
-    def _name(self, config: TextPart | None) -> str:
-        return self.tokens.name
-
     def _learn(self, config: TextPart | None, texts: Callable[[], Iterator[str]]) -> WordTokenizer:
         return WordTokenizer(Vocabulary.of(map(self.tokens.tokenize, texts())), self.tokens)
 
@@ -397,9 +386,6 @@ class Characters(Text):
     """All characters of the training text."""
 
     FILE = CharacterTokenizer.FILE
-
-    def _name(self, config: TextPart | None) -> str:
-        return "characters"
 
     def _learn(self, config: TextPart | None, texts: Callable[[], Iterator[str]]) -> Tokenizer:
         return CharacterTokenizer.of(texts())

@@ -90,6 +90,11 @@ class LanguageModeling(Task[TextBatch | PackedBatch]):
                 f"the {split} split{place} has {len(ids.ids)} characters: batch.row_length="
                 f"{context} needs at least {context + 1}"
             )
+        if not self.source.is_running and (longest := ids.lengths.max()) > context:
+            raise UsageError(
+                f"the {split} split has an example of {longest} positions: raise "
+                f"batch.row_length={context}"
+            )
         return examples, ids
 
     def loss(
