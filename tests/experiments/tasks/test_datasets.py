@@ -149,7 +149,8 @@ def test_classes_of_texts(data, tmp_path):
 @pytest.mark.parametrize("name", ["classification", "masked_language_model"])
 def test_sample_of_an_empty_text(name, tmp_path, monkeypatch):
     pairs = [SentencePair(text, "yes") for text in ("", "a film", "good")]
-    monkeypatch.setitem(SOURCES._own, "sentiment", Source(lambda *_: pairs))
+    own = DATASETS["sentiment"]._replace(source=Source(lambda *_: pairs))
+    monkeypatch.setitem(DATASETS, "sentiment", own)
     task = task_of(name, "sentiment", tmp_path)
     monkeypatch.setattr(task, "answers", lambda _, inputs: [Prediction(["yes"]) for _ in inputs])
     assert "→ yes" in task.sample(None)
@@ -178,7 +179,7 @@ def test_rows_of_a_batch_of_images(tmp_path):
 def test_missing_column_raises_with_those_that_there_are(tmp_path):
     write_columns(tmp_path, "csv", ",", header=["text,stars"])
     with pytest.raises(
-        UsageError, match=r"'label' is no column of .*train.csv, which has text, st"
+        UsageError, match=r"'label' must be one column of .*train.csv, got 0: it has text, st"
     ):
         task_of("classification", "csv", tmp_path / "cache", path=str(tmp_path))
 

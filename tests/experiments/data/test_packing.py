@@ -1,18 +1,19 @@
 """Packed rows contain every token once, and each sequence is scored as if it were alone."""
 
-import functools
+import itertools
 
 import jax
 import numpy as np
 import pytest
 from flax import nnx
+from hypothesis import given
+from hypothesis import strategies as st
 
 from attention import masks
 from attention.modules import EncoderDecoder, LanguageModel, TransformerConfig
-from attention.testing import find_leaks
-from experiments.data.examples import EncodedExamples, EncodedPair
-from experiments.data.packing import pack_batch, pad_batch
-from experiments.data.pipeline import PackedRows, ShuffledBatches, SortedBatches
+from experiments.data.examples import EncodedPair
+from experiments.data.packing import pack, pack_batch, pad_batch, row_lengths
+from experiments.data.pipeline import PackedRows, Rows, ShuffledBatches
 from experiments.data.tokenizers import BOS, EOS, PAD
 from experiments.tasks.translation import pair_features
 from tests.attention.modules.inputs import filled
@@ -56,27 +57,10 @@ def test_a_packed_batch_by_hand():
         assert array.dtype == np.int32
 
 
-def test_an_epoch_has_every_sequence_once_in_one_shape():
-    random = np.random.default_rng(0)
-    sequences = [random.integers(3, V, size=random.integers(1, 12)).tolist() for _ in range(97)]
-    layout = PackedRows([17], tokens=71)
-    windows = ShuffledBatches(EncodedExamples((ids,) for ids in sequences), layout, seed=1)
-    num_batches = int(windows.epoch.steps * layout.per_batch)  # of four epochs
-    batches = [windows[step] for step in range(num_batches)]
-    assert {array.shape for batch in batches for array in batch} == {(4, 17)}
-    found = sorted(text for batch in batches for text in texts(batch))
-    assert found == sorted(sequences * layout.per_batch)
-    measured = [*SortedBatches(EncodedExamples((ids,) for ids in sequences), layout)]
-    assert {array.shape for batch in measured for array in batch} == {(4, 17)}
-    assert sorted(text for batch in measured for text in texts(batch)) == sorted(sequences)
-    assert sum(batch.counted.sum() for batch in measured) == sum(map(len, sequences)) + 97
-
-
-@functools.cache
-def language_model(positions):
+def language_model():
     config = TransformerConfig(
         width=10, num_heads=2, num_kv_heads=1, head_width=6, hidden=7, max_length=13,
-        encoder_layers=0, decoder_layers=1, positions=positions,
+        encoder_layers=0, decoder_layers=1, positions="learned",
     )  # fmt: skip
     make = LanguageModel.from_config
     model = filled(lambda: make(config, vocab_size=V, rngs=nnx.Rngs(0)))
@@ -89,16 +73,10 @@ def language_model(positions):
     return score
 
 
-@pytest.fixture(scope="module")
-def packed():
-    batch = pack_batch([SEQUENCES[:2], SEQUENCES[2:4], SEQUENCES[4:]], 9)
-    assert len(texts(batch)) == len(SEQUENCES)
-    return batch
-
-
-@pytest.mark.parametrize("positions", ["learned", "rotary"])
-def test_packed_sequences_are_scored_as_each_alone(positions, packed):
-    score = language_model(positions)
+def test_packed_sequences_are_scored_as_each_alone():
+    packed = pack_batch([SEQUENCES[:2], SEQUENCES[2:4], SEQUENCES[4:]], 9)
+    assert len(texts(packed)) == len(SEQUENCES)
+    score = language_model()
     scores, compared = score(packed), 0
     for row, segment in np.argwhere(np.arange(1, 9) <= packed.segments.max(1)[:, None]):
         here = packed.segments[row] == segment + 1
@@ -107,20 +85,6 @@ def test_packed_sequences_are_scored_as_each_alone(positions, packed):
         np.testing.assert_allclose(scores[row][here], single, rtol=1e-4, atol=1e-5)
         compared += 1
     assert compared == len(SEQUENCES)
-
-
-def test_no_sequence_hears_its_neighbour(packed):
-    score = language_model("learned")
-    same = packed.segments[:, :, None] == packed.segments[:, None, :]
-    report = find_leaks(
-        lambda inputs: score(packed._replace(inputs=inputs)),
-        packed.inputs,
-        same & np.tri(9, dtype=bool),
-        vocab_size=V,
-    )
-    report.raise_if_failed()
-    # A leak would be found: every visible position is attended to.
-    assert report.depends.sum() == (same & np.tri(9, dtype=bool)).sum()
 
 
 PAIRS = [
@@ -138,19 +102,13 @@ def translator(positions):
     return filled(lambda: make(config, **sizes, rngs=nnx.Rngs(0)))
 
 
-@pytest.fixture(scope="module")
-def paired():
-    units = [(PAIRS, np.array(row)) for row in ((0, 1, 4), (2, 3))]
-    batch = PackedRows((9, 9), tokens=18).rows(units).read(slice(0, 2))
-    assert sorted(batch.source.segments.max(1).tolist()) == [2, 3]
-    assert sorted(texts(batch.source)) == sorted(SEQUENCES)
+@pytest.mark.parametrize("positions", ["rotary", "relative"])
+def test_packed_pairs_are_read_as_each_alone(positions):
+    groups = [(PAIRS, np.array(row)) for row in ((0, 1, 4), (2, 3))]
+    paired = PackedRows((9, 9), tokens=18).rows(groups).read(slice(0, 2))
+    assert sorted(texts(paired.source)) == sorted(SEQUENCES)
     targets = {tuple(pair.source): pair.target for pair in PAIRS}
-    assert texts(batch.target) == [targets[tuple(ids)] for ids in texts(batch.source)]
-    return batch
-
-
-@pytest.mark.parametrize("positions", ["sinusoidal", "rotary", "relative"])
-def test_packed_pairs_are_read_as_each_alone(positions, paired):
+    assert texts(paired.target) == [targets[tuple(ids)] for ids in texts(paired.source)]
     model = translator(positions)
     packed = jax.jit(lambda batch: pair_features(model, batch, None).features)(paired)
     batch = pad_batch(PAIRS, 5, 6)
@@ -163,20 +121,79 @@ def test_packed_pairs_are_read_as_each_alone(positions, paired):
     assert not alone
 
 
-@pytest.mark.parametrize("side", ["source", "target"])
-def test_no_pair_hears_its_neighbour(side, paired):
-    model, source, target = translator("sinusoidal"), paired.source, paired.target
+sizes = st.tuples(st.integers(1, 13), st.integers(1, 11))
 
-    @jax.jit
-    def read(ids):
-        changed = source, target._replace(inputs=ids)
-        if side == "source":
-            changed = source._replace(labels=ids), target
-        return pair_features(model, type(paired)(*changed), None).features
 
-    own = target.segments[:, :, None] == getattr(paired, side).segments[:, None, :]
-    may_see = own if side == "source" else own & np.tri(9, dtype=bool)
-    given = source.labels if side == "source" else target.inputs
-    report = find_leaks(read, given, may_see, vocab_size=V)
-    report.raise_if_failed()
-    assert report.depends.sum() == may_see.sum()
+@given(st.lists(sizes, min_size=1, max_size=60), st.integers(1, 60))
+def test_no_row_is_too_full_and_an_example_is_left_only_if_it_fits_nowhere(lengths, most_rows):
+    lengths = np.array(lengths)
+    rows = pack(lengths, (13, 11), most_rows)
+    assert set(rows[rows >= 0]) == {*range(rows.max() + 1)} and rows.max() < most_rows
+    used = np.array([lengths[rows == row].sum(axis=0) for row in range(most_rows)])
+    assert (used <= (13, 11)).all()
+    for left in lengths[rows < 0]:
+        assert not (used + left <= (13, 11)).all(axis=1).any()
+    assert (pack(lengths, (13, 11)) >= 0).all()
+
+
+def test_the_number_of_rows_does_not_depend_on_the_order():
+    lengths = np.random.default_rng(0).integers(1, 30, (400, 2))
+    rows = {pack(np.random.default_rng(i).permutation(lengths), (40, 40)).max() for i in range(9)}
+    assert len(rows) == 1
+
+
+def sentences(number, source, target, spread=0.15, longest=60):
+    """Lengths of a corpus with these means, ends included."""
+    random = np.random.default_rng(0)
+    size = random.gamma(9, 1 / 9, number)
+    ratio = np.exp(spread * random.standard_normal(number))
+    lengths = np.stack([source * size, target * size * ratio], axis=1)
+    return np.round(lengths).astype(int).clip(3, longest)
+
+
+def drawn(low, high, sides=1):
+    return np.random.default_rng(0).integers(low, high, (3_000, sides))
+
+
+# Lengths, and the longest sequence of the model.
+CORPORA = {
+    "English to French": (sentences(3_000, 14.5, 17.5), 80),
+    "sides of ratio 15:9": (sentences(3_000, 15.0, 9.0), 80),
+    "a thousand pairs": (sentences(1_000, 10, 10.4), 64),
+    "long sentences": (sentences(3_000, 28, 30, 0.2, longest=120), 256),
+    "independent sides": (drawn(2, 30, sides=2), 128),
+    "long and short": (np.stack([drawn(30, 49)[:, 0], drawn(5, 14)[:, 0]], axis=1), 128),
+    "heavy tail": (np.exp(drawn(110, 550) / 100).astype(int), 256),
+}  # fmt: skip
+
+
+class Lengths:
+    """Examples that have only lengths."""
+
+    def __init__(self, lengths):
+        self.lengths = lengths
+
+    def __getitem__(self, number):
+        return number
+
+
+@pytest.mark.parametrize(("lengths", "most"), CORPORA.values(), ids=CORPORA)
+def test_less_than_a_tenth_of_packed_batches_is_padding(lengths, most):
+    rows = row_lengths(lengths, most)
+    assert max(rows) <= most
+    layout = PackedRows(rows, tokens=8 * max(rows))
+    assert ShuffledBatches(Lengths(lengths), layout, seed=0).padding < 0.1
+
+
+@pytest.mark.parametrize("name", ["a thousand pairs", "independent sides", "heavy tail"])
+def test_packed_batches_of_small_blocks_leave_nothing_out(name):
+    """Small blocks cost some spare room."""
+    lengths, most = CORPORA[name]
+    rows = row_lengths(lengths, most)
+    layout = PackedRows(rows, tokens=8 * max(rows))
+    batches = ShuffledBatches(Lengths(lengths), layout, seed=0, block=-(-len(lengths) // 2))
+    layout.rows = lambda groups: Rows(len(groups), groups.__getitem__)
+    steps = int(batches.epoch.steps * layout.per_batch)
+    groups = itertools.chain(*(batches[step] for step in range(steps)))
+    numbers = [examples[number] for examples, members in groups for number in members]
+    assert (np.bincount(numbers) == layout.per_batch).all()
