@@ -28,17 +28,11 @@ UNREADABLE = OSError, EOFError, zlib.error  # of a file that may be compressed
 
 
 class Line(NamedTuple):
-    """One side of a pair, or what is wrong with it.
+    """One side of a pair, or what is wrong with it."""
 
-    Attributes:
-        origin: file and line, or the like, for messages.
-        text: blanks around it are removed later.
-        fault: a few words; empty if there is none.
-    """
-
-    origin: str
-    text: str
-    fault: str = ""
+    origin: str  # file and line, or the like, for messages
+    text: str  # blanks around it are removed later
+    fault: str = ""  # a few words
 
     @classmethod
     def of(cls, origin: str, content: bytes) -> "Line":
@@ -93,9 +87,7 @@ def list_files(config: "CorpusData") -> list[Path]:
 def find_files(stem: Path, forms: Sequence[Sequence[str]]) -> list[Path]:
     """Return the files of the only form of a text that is there, each plain or compressed.
 
-    Args:
-        stem: path that begins the names of the files.
-        forms: ends of their names in each form.
+    Their names begin with `stem`; `forms` contains the ends of their names in each form.
 
     Raises:
         ValueError: no such files, or several forms.

@@ -109,7 +109,6 @@ class FixedMasks(FiniteBatches[MaskedBatch]):
         self._masking = masking
 
     def __len__(self) -> int:
-        """Number of batches."""
         return len(self._batches)
 
     def rows(self, number: int) -> Rows[MaskedBatch]:

@@ -39,7 +39,7 @@ class PackedBatch(NamedTuple):
         inputs: ids, each sequence begun by `BOS`: what a decoder reads.
         labels: ids, each sequence ended by `EOS`: what a decoder predicts and an encoder reads.
         segments: number of the sequence in its row, from 1; 0 is padding.
-        positions: positions in the sequence, from 0.
+        positions: index in the sequence, from 0.
     """
 
     inputs: np.ndarray

@@ -5,8 +5,8 @@ A split is found in the folder `data.path` by its name in `data.files`, here "tr
 
     train.en and train.de, or train.tsv with a tab between the two; each also as .gz
 
-`data.path` may also be a file with a tab, or "mine" for mine.en and mine.de: every twentieth pair
-is then for validation, and another for tests.
+`data.path` may also be such a file, or "mine" for mine.en and mine.de: of 20 pairs, one is then for
+validation and one for tests.
 """
 
 import sys

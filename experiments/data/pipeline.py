@@ -30,7 +30,7 @@ from experiments.errors import UsageError
 BLOCK = 65_536  # examples of a block: some 0.1 s to pack
 DEVIATIONS = 7  # spare room of a block, in standard deviations of the room that blocks need
 ROUNDS = 8  # of a Feistel network; four give a pseudorandom permutation (Luby and Rackoff 1988)
-MULTIPLIERS = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # of SplitMix64 (Steele et al. 2014)
+SPLIT_MIX = (30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)  # a hash (Steele et al. 2014)
 
 AnyBatch = TypeVar("AnyBatch", covariant=True)
 Groups = list[np.ndarray]  # examples of each packed row, or of each padded batch
@@ -60,16 +60,10 @@ class TrainingBatches(Protocol):
 
 
 class Rows(NamedTuple, Generic[AnyBatch]):
-    """The rows of one batch, before they are read.
-
-    Attributes:
-        number: B.
-        read: `(rows) -> batch` of a slice of 0, …, B - 1 that is not empty: the same arrays as
-            those rows of the whole batch.
-    """
+    """The B rows of one batch, before they are read."""
 
     number: int
-    read: Callable[[slice], AnyBatch]
+    read: Callable[[slice], AnyBatch]  # some rows of the arrays of the batch, at least one
 
 
 class Batches(ABC, Generic[AnyBatch]):
@@ -89,8 +83,7 @@ class FiniteBatches(Batches[AnyBatch]):
     """Batches that end: `rows` raises an IndexError for a number from their length on."""
 
     @abstractmethod
-    def __len__(self) -> int:
-        """Number of batches."""
+    def __len__(self) -> int: ...
 
 
 class CachedBatches(FiniteBatches[AnyBatch]):
@@ -102,7 +95,6 @@ class CachedBatches(FiniteBatches[AnyBatch]):
         self._cache: dict[tuple[int, int, int], AnyBatch] = {}
 
     def __len__(self) -> int:
-        """Number of batches."""
         return len(self._batches)
 
     def rows(self, number: int) -> Rows[AnyBatch]:
@@ -147,9 +139,8 @@ class Buckets(Generic[AnyBatch]):
         Args:
             lengths: positions of a row, one number for each shape.
             tokens: positions of a batch, on either side.
-            build: `(examples, rows, positions of a row) -> batch` of the arrays of some rows of a
-                batch: one for each example, then rows of padding. There may be no example. Each
-                row of the arrays depends on its own example alone.
+            build: `(examples, rows, positions of a row) -> batch`: a row for each example, which
+                depends on it alone, then rows of padding. There may be no example.
         """
         self._lengths = np.unique(lengths)
         self._tokens = tokens
@@ -276,7 +267,7 @@ class ShuffledBatches(Batches[AnyBatch]):
 
         Args:
             examples: the training data.
-            layout: of the rows; `layout.per_batch` of its groups make a batch.
+            layout: of the rows.
             seed: of the order.
             block: most examples of a block.
             redraw: makes the examples of these numbers anew in each epoch (subword dropout).
@@ -362,7 +353,6 @@ class SortedBatches(FiniteBatches[AnyBatch]):
         self._groups = [groups[start : start + layout.per_batch] for start in starts]
 
     def __len__(self) -> int:
-        """Number of batches."""
         return len(self._groups)
 
     def rows(self, number: int) -> Rows[AnyBatch]:
@@ -406,12 +396,8 @@ def _feistel(numbers: np.ndarray, half: np.uint64, keys: np.ndarray) -> np.ndarr
     mask = (np.uint64(1) << half) - np.uint64(1)
     left, right = numbers >> half, numbers & mask
     for key in keys:
-        left, right = right, left ^ (_hash(right ^ key) & mask)
+        mixed = right ^ key
+        for shift, multiplier in SPLIT_MIX:
+            mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(multiplier)  # modulo 2^64
+        left, right = right, left ^ ((mixed ^ (mixed >> np.uint64(31))) & mask)
     return (left << half) | right
-
-
-def _hash(numbers: np.ndarray) -> np.ndarray:
-    """Mix the bits of integers; products are modulo 2^64."""
-    for shift, multiplier in zip((30, 27), MULTIPLIERS, strict=True):
-        numbers = (numbers ^ (numbers >> np.uint64(shift))) * np.uint64(multiplier)
-    return numbers ^ (numbers >> np.uint64(31))

@@ -40,19 +40,13 @@ def keep_probabilities(counts: np.ndarray, threshold: float) -> np.ndarray:
     return np.minimum(1, np.sqrt(threshold / np.maximum(share, np.finfo(float).tiny)))
 
 
-def noise(counts: np.ndarray) -> np.ndarray:
-    """Return the distribution of negatives `[V]`: counts to the power of 3/4."""
-    weights = counts**POWER
-    return weights / weights.sum()
-
-
 class SkipGramBatches(Batches[SkipGramBatch]):
     """The batch of each training step, drawn with replacement: a pure function of (seed, step).
 
     Occurrences of frequent words are left out at random, anew for each skip-gram, and distances
     count the words that are kept. A negative may happen to be a neighbour, as in equation 4 of
-    Mikolov et al. 2013. The row of a skip-gram in its batch depends on those that were left out
-    before it, so all of a batch are drawn where some of its rows are read.
+    Mikolov et al. 2013. All of a batch are drawn where some of its rows are read, since each
+    depends on those that were left out before it.
     """
 
     padding = 0.0
@@ -89,7 +83,8 @@ class SkipGramBatches(Batches[SkipGramBatch]):
         parts = np.array_split(ids, len(ids) // CHUNK + 1)
         counts = sum(np.bincount(part, minlength=vocab_size) for part in parts)
         self._keep = keep_probabilities(counts, threshold)
-        self._table = np.cumsum(noise(counts))
+        weights = counts**POWER
+        self._table = np.cumsum(weights / weights.sum())  # of negatives
         self._share = len(self._draw(np.random.default_rng(0), TRIED)) / TRIED
         if not self._share:
             raise UsageError(

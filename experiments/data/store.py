@@ -41,7 +41,6 @@ class TextStore(Sequence[SentencePair]):
         return ArrayRecordReader(str(self.path))
 
     def __len__(self) -> int:
-        """Number of pairs."""
         return self._reader.num_records()
 
     def __getitem__(self, index: int | slice) -> SentencePair | list[SentencePair]:
@@ -87,7 +86,6 @@ class IdStore(Sequence[EncodedPair]):
         self.ends = np.asarray(np.memmap(folder / "ends", np.int64, "r")).reshape(-1, sides)
 
     def __len__(self) -> int:
-        """Number of pairs."""
         return len(self.lengths)
 
     def __getitem__(self, index: int) -> EncodedPair:

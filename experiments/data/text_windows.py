@@ -37,14 +37,7 @@ class RandomWindows(Batches[TextBatch]):
     padding = 0.0
 
     def __init__(self, ids: np.ndarray, *, context: int, size: int, seed: int) -> None:
-        """Draw nothing yet.
-
-        Args:
-            ids: of the text, `[characters]`, more than T.
-            context: T, the ids of a window.
-            size: B, the windows of a batch.
-            seed: of the windows.
-        """
+        """Take more than T ids of a text, `context` T, and `size` B."""
         self._ids, self._context, self._size, self._seed = ids, context, size, seed
         windows = -(-(len(ids) - 1) // context)
         self.epoch = Epoch(-(-windows // size), examples=windows, tokens=len(ids) - 1)
@@ -71,7 +64,6 @@ class FixedWindows(FiniteBatches[TextBatch]):
         self._begins = begins.reshape(-1, size)
 
     def __len__(self) -> int:
-        """Number of batches."""
         return len(self._begins)
 
     def rows(self, number: int) -> Rows[TextBatch]:

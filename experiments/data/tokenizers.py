@@ -86,7 +86,6 @@ class Vocabulary:
         return word if word in self.ids else self._in_small_letters.get(word.lower(), word)
 
     def __len__(self) -> int:
-        """Number of words, the three special ones included."""
         return len(self.words)
 
     def encode(self, sentence: Sequence[str], kind: str = "word") -> list[int]:
@@ -117,33 +116,20 @@ def without_specials(ids: Iterable[int]) -> Iterator[int]:
 
 
 class Tokenizer(ABC):
-    """Conversion of text to ids and back; without characters, ids 0, 1, 2 are `PAD`, `BOS`, `EOS`.
+    """Conversion of text to ids and back; ids 0, 1, 2 are `PAD`, `BOS`, `EOS`, or characters."""
 
-    Attributes:
-        FILE: its name in a workdir, by the side of an example.
-    """
-
-    FILE: ClassVar[str]
+    FILE: ClassVar[str]  # its name in a workdir, by the side of an example
 
     @abstractmethod
-    def __len__(self) -> int:
-        """Number of ids."""
+    def __len__(self) -> int: ...
 
     @abstractmethod
     def encode(self, text: str) -> list[int]:
-        """Return the ids of a text of the data, without begin and end.
-
-        Raises:
-            ValueError: an unknown word.
-        """
+        """Return the ids of a text of the data; a ValueError names an unknown word."""
 
     @abstractmethod
     def read(self, text: str) -> list[int]:
-        """Return the ids of a text that a person typed.
-
-        Raises:
-            ValueError: a word or character that is unknown.
-        """
+        """Return the ids of a text that a person typed; a ValueError names what is unknown."""
 
     @abstractmethod
     def decode(self, ids: Iterable[int]) -> str:
@@ -295,8 +281,7 @@ class Tokenizers(NamedTuple):
 class Text(ABC):
     """How the text of a dataset becomes tokens.
 
-    Methods take the numbers of the sides of a pair that have tokens, 0 for the source and 1 for the
-    target, and `config.text`.
+    Methods take `config.text`, and the sides that have tokens: 0, the source, and 1, the target.
     """
 
     FILE: ClassVar[str]
