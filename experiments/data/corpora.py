@@ -84,7 +84,7 @@ def list_files(config: "CorpusData") -> list[Path]:
     return [file for file in files if file.is_file()]
 
 
-def find_files(stem: Path, forms: Sequence[Sequence[str]]) -> list[Path]:
+def find_files(stem: Path, forms: Sequence[Sequence[str]], split: str = "") -> list[Path]:
     """Return the files of the only form of a text that is there, each plain or compressed.
 
     Their names begin with `stem`; `forms` contains the ends of their names in each form.
@@ -98,29 +98,21 @@ def find_files(stem: Path, forms: Sequence[Sequence[str]]) -> list[Path]:
         return [path for path in paths if path.is_file()]
 
     complete = [paths for form in forms for paths in product(*map(present, form))]
-    if not complete:
-        names = " and no ".join(" and ".join(f"{stem}{end}" for end in form) for form in forms)
-        raise ValueError(f"data.path has no {names}, plain or as {COMPRESSED}")
     if len(complete) > 1:
         several = " and ".join(dict.fromkeys(str(path) for paths in complete for path in paths))
         raise ValueError(f"{stem} is there more than once, in {several}: leave one form")
+    if not complete:
+        names = " and no ".join(" and ".join(f"{stem}{end}" for end in form) for form in forms)
+        hint = split and f"; --config.data.files.{split}=NAME names those of the {split} split"
+        raise ValueError(f"data.path has no {names}, plain or as {COMPRESSED}{hint}")
     return [*complete[0]]
 
 
 def find_split(config: "CorpusData", split: str, forms: Sequence[Sequence[str]]) -> list[Path]:
-    """Return the files of a split in the folder `config.path`, as `find_files`.
-
-    Raises:
-        ValueError: no path, no such files, or several forms.
-    """
+    """Return the files of a split in the folder `config.path`, as `find_files`."""
     if not config.path:
         raise ValueError(f"data.name={config.name} needs a folder: --config.data.path=FOLDER")
-    try:
-        return find_files(Path(config.path) / getattr(config.files, split), forms)
-    except ValueError as error:
-        raise ValueError(
-            f"{error}; --config.data.files.{split}=NAME names the files of the {split} split"
-        ) from None
+    return find_files(Path(config.path) / getattr(config.files, split), forms, split)
 
 
 def open_file(path: Path) -> IO[bytes]:

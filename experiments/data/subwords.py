@@ -32,8 +32,6 @@ ESCAPED = re.compile("\ufdd1[01]|\ufdd0")
 WORD = re.compile(f"{BLANK}?[^{BLANK}]+|{BLANK}")  # each begins with a blank
 CACHED = 2**18  # segmentations of words: some hundred megabytes at most
 
-Pieces = tuple[str, ...]
-
 
 def escape(text: str) -> str:
     """Return a text without the character that means a blank for sentencepiece."""
@@ -171,51 +169,32 @@ class SubwordDropout:
         # Of two merges the one that was learned first is applied first.
         self._ranks = {piece: -processor.get_score(number) for piece, number in self._ids.items()}
         self._rate = rate
-        self._next = functools.lru_cache(CACHED)(self._merge_best)
-        self._plain = functools.lru_cache(CACHED)(self._merge_all)
+        self._segment = functools.lru_cache(CACHED)(self._merge)
 
     def __call__(self, text: str, random: np.random.Generator) -> list[int]:
         """Return the ids of a text, without begin and end."""
         text = self._processor.normalize(escape(text))
         # Merges left out before each applied merge; a word has fewer merges than letters.
-        left_out = (random.geometric(1 - self._rate, len(text)) - 1).tolist()
+        left_out = (*(random.geometric(1 - self._rate, len(text)) - 1).tolist(),)
         ids, start = [], 0
         for word in WORD.findall(text):
-            plain, merges = self._plain(word)
-            if any(left_out[start : start + merges]):
-                ids += self._spell(self._merge(tuple(word), left_out[start : start + len(word)]))
-            else:  # the usual case: most words are short
-                ids += plain
+            ids += self._segment(word, left_out[start : start + len(word)])
             start += len(word)
         return ids
 
-    def _merge(self, pieces: Pieces, left_out: Sequence[int]) -> Pieces:
+    def _merge(self, word: str, left_out: tuple[int, ...]) -> list[int]:
+        """Return the ids of a word; a letter without a piece has one for each of its bytes."""
+        pieces = [*word]
         for number in left_out:
-            merged = self._next(pieces, number)
-            if merged is None:
+            ranked = sorted(
+                (self._ranks[joined], index)
+                for index in range(len(pieces) - 1)
+                if (joined := pieces[index] + pieces[index + 1]) in self._ranks
+            )
+            if number >= len(ranked):
                 break
-            pieces = merged
-        return pieces
-
-    def _merge_all(self, word: str) -> tuple[list[int], int]:
-        """Return the ids of a word without dropout, and its number of merges."""
-        pieces = self._merge(tuple(word), [0] * len(word))
-        return self._spell(pieces), len(word) - len(pieces)
-
-    def _merge_best(self, pieces: Pieces, left_out: int) -> Pieces | None:
-        """Apply the best merge after the first `left_out`; None if there are no more."""
-        ranked = sorted(
-            (self._ranks[joined], index)
-            for index in range(len(pieces) - 1)
-            if (joined := pieces[index] + pieces[index + 1]) in self._ranks
-        )
-        if left_out >= len(ranked):
-            return None
-        _, index = ranked[left_out]
-        return (*pieces[:index], pieces[index] + pieces[index + 1], *pieces[index + 2 :])
-
-    def _spell(self, pieces: Pieces) -> list[int]:
-        """Return ids; a letter without a piece has one for each of its bytes."""
+            _, index = ranked[number]
+            pieces[index : index + 2] = [pieces[index] + pieces[index + 1]]
         ids = []
         for piece in pieces:
             if piece in self._ids:
