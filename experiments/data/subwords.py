@@ -169,39 +169,49 @@ class SubwordDropout:
         # Of two merges the one that was learned first is applied first.
         self._ranks = {piece: -processor.get_score(number) for piece, number in self._ids.items()}
         self._rate = rate
-        self._segment = functools.lru_cache(CACHED)(self._merge)
+        self._next = functools.lru_cache(CACHED)(self._merge_once)
+        self._plain = functools.lru_cache(CACHED)(lambda word: self._merge(word, [0] * len(word)))
 
     def __call__(self, text: str, random: np.random.Generator) -> list[int]:
         """Return the ids of a text, without begin and end."""
         text = self._processor.normalize(escape(text))
         # Merges left out before each applied merge; a word has fewer merges than letters.
-        left_out = (*(random.geometric(1 - self._rate, len(text)) - 1).tolist(),)
+        left_out = (random.geometric(1 - self._rate, len(text)) - 1).tolist()
         ids, start = [], 0
         for word in WORD.findall(text):
-            ids += self._segment(word, left_out[start : start + len(word)])
+            word_ids, merges = self._plain(word)
+            if any(left_out[start : start + merges]):
+                word_ids, _ = self._merge(word, left_out[start : start + len(word)])
+            ids += word_ids
             start += len(word)
         return ids
 
-    def _merge(self, word: str, left_out: tuple[int, ...]) -> list[int]:
-        """Return the ids of a word; a letter without a piece has one for each of its bytes."""
-        pieces = [*word]
+    def _merge(self, word: str, left_out: Sequence[int]) -> tuple[list[int], int]:
+        """Return the ids of a word, bytes for a letter without a piece, and the merges."""
+        pieces = (*word,)
         for number in left_out:
-            ranked = sorted(
-                (self._ranks[joined], index)
-                for index in range(len(pieces) - 1)
-                if (joined := pieces[index] + pieces[index + 1]) in self._ranks
-            )
-            if number >= len(ranked):
+            if (merged := self._next(pieces, number)) is None:
                 break
-            _, index = ranked[number]
-            pieces[index : index + 2] = [pieces[index] + pieces[index + 1]]
+            pieces = merged
         ids = []
         for piece in pieces:
             if piece in self._ids:
                 ids.append(self._ids[piece])
             else:
                 ids += [self._processor.piece_to_id(f"<0x{byte:02X}>") for byte in piece.encode()]
-        return ids
+        return ids, len(word) - len(pieces)
+
+    def _merge_once(self, pieces: tuple[str, ...], left_out: int) -> tuple[str, ...] | None:
+        """Apply the best merge after the first `left_out`; None if there are no more."""
+        ranked = sorted(
+            (self._ranks[joined], index)
+            for index in range(len(pieces) - 1)
+            if (joined := pieces[index] + pieces[index + 1]) in self._ranks
+        )
+        if left_out >= len(ranked):
+            return None
+        _, index = ranked[left_out]
+        return (*pieces[:index], pieces[index] + pieces[index + 1], *pieces[index + 2 :])
 
 
 class PairDropout:
