@@ -7,11 +7,9 @@ import re
 
 import pytest
 
-from experiments.config.data import TextPart
 from experiments.data.source import Splits
-from experiments.data.subwords import Subwords
 from experiments.errors import UsageError
-from tests.experiments.data.corpora import changed, data_part, learn, load_split
+from tests.experiments.data.corpora import changed, data_part, load_split
 
 PAIRS = [("a dog", "ein Hund"), ("two\u2028dogs", "zwei\x0cK\u0085fer")]  # no line ends
 TEXT = 'label,text\nyes,"a good, long\nfilm"\nno,"a ""bad"" one"\n'
@@ -109,18 +107,6 @@ def test_one_file_is_split(form, path, config, tmp_path, capsys):
     write(tmp_path, form, pairs[:19], "mine")
     with pytest.raises(UsageError, match=r"mine.* has 19 pairs, and at least 20 can be split"):
         read(config, path=str(tmp_path / path))
-
-
-def test_decode_inverts_encode_for_multi30k(config, real_data, tmp_path):
-    files = {"files.validation": "validation", "files.test": "test_2016"}
-    path = str(real_data("multi30k") / "tok")
-    config = changed(config, {"path": path, "longest": 100, **files})
-    splits = {split: load_split(config, split, None) for split in ("train", "validation", "test")}
-    assert [len(pairs) for pairs in splits.values()] == [29_000, 1_014, 1_000]
-    tokenizers = learn(Subwords(), TextPart(size=2_000), splits["train"], tmp_path)
-    for pair in splits["test"]:
-        for text in pair[:2]:
-            assert tokenizers.target.decode(tokenizers.target.encode(text)) == text
 
 
 def of_csv(folder, **fields):

@@ -9,8 +9,7 @@ from flax import nnx
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attention import masks
-from attention.modules import EncoderDecoder, LanguageModel, TransformerConfig
+from attention.modules import EncoderDecoder, TransformerConfig
 from experiments.data.examples import EncodedPair
 from experiments.data.packing import pack, pack_batch, pad_batch, row_lengths
 from experiments.data.pipeline import PackedRows, Rows, ShuffledBatches
@@ -55,36 +54,6 @@ def test_a_packed_batch_by_hand():
     assert not np.any(pack_batch([[], []], 5))
     for array in batch:
         assert array.dtype == np.int32
-
-
-def language_model():
-    config = TransformerConfig(
-        width=10, num_heads=2, num_kv_heads=1, head_width=6, hidden=7, max_length=13,
-        encoder_layers=0, decoder_layers=1, positions="learned",
-    )  # fmt: skip
-    make = LanguageModel.from_config
-    model = filled(lambda: make(config, vocab_size=V, rngs=nnx.Rngs(0)))
-
-    @jax.jit
-    def score(batch):
-        mask = masks.segments(batch.segments)
-        return model(batch.inputs, mask=mask, embedding_positions=batch.positions).logits
-
-    return score
-
-
-def test_packed_sequences_are_scored_as_each_alone():
-    packed = pack_batch([SEQUENCES[:2], SEQUENCES[2:4], SEQUENCES[4:]], 9)
-    assert len(texts(packed)) == len(SEQUENCES)
-    score = language_model()
-    scores, compared = score(packed), 0
-    for row, segment in np.argwhere(np.arange(1, 9) <= packed.segments.max(1)[:, None]):
-        here = packed.segments[row] == segment + 1
-        text = packed.labels[row][here][:-1].tolist()
-        single = score(pack_batch([[text], [], []], 9))[0, : len(text) + 1]
-        np.testing.assert_allclose(scores[row][here], single, rtol=1e-4, atol=1e-5)
-        compared += 1
-    assert compared == len(SEQUENCES)
 
 
 PAIRS = [
@@ -134,12 +103,6 @@ def test_no_row_is_too_full_and_an_example_is_left_only_if_it_fits_nowhere(lengt
     for left in lengths[rows < 0]:
         assert not (used + left <= (13, 11)).all(axis=1).any()
     assert (pack(lengths, (13, 11)) >= 0).all()
-
-
-def test_the_number_of_rows_does_not_depend_on_the_order():
-    lengths = np.random.default_rng(0).integers(1, 30, (400, 2))
-    rows = {pack(np.random.default_rng(i).permutation(lengths), (40, 40)).max() for i in range(9)}
-    assert len(rows) == 1
 
 
 def sentences(number, source, target, spread=0.15, longest=60):

@@ -83,13 +83,6 @@ def test_batch_depends_on_seed_and_step_alone(layout):
     assert [straight[i] for i in range(steps)] != [straight[steps + i] for i in range(steps)]
 
 
-def test_batches_have_only_the_shapes_of_the_layout():
-    batches = [ShuffledBatches(Pairs(), BUCKETS, seed=3)[step] for step in range(30)]
-    assert {batch.source.shape for batch in batches} == {(7, 5), (3, 11), (2, 18)}
-    batches = [ShuffledBatches(Pairs(), PACKED, seed=3)[step] for step in range(30)]
-    assert {(b.source.inputs.shape, b.target.inputs.shape) for b in batches} == {((4, 23), (4, 19))}
-
-
 def test_block_takes_bounded_memory():
     """Of a million examples, in a memory map, some megabytes are in memory."""
 

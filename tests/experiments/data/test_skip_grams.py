@@ -50,13 +50,6 @@ def test_distances_count_the_words_that_are_kept(monkeypatch):
     np.testing.assert_allclose(shares(batch, 3)[[0, 2], [2, 0]], 0.5, atol=0.02)
 
 
-def test_frequent_words_are_left_out(monkeypatch):
-    monkeypatch.setattr(skip_grams, "keep_probabilities", lambda *_: np.array([1.0, 0.25]))
-    pairs = shares(batches([[0, 0], [1, 1], [0, 1]] * 9, 2, window=1)[0], 2)
-    expected = np.array([[1, 0.125], [0.125, 0.0625]])
-    np.testing.assert_allclose(pairs, expected / expected.sum(), atol=0.02)
-
-
 def test_words_that_are_no_neighbours_raise():
     with pytest.raises(UsageError, match=r"batch.threshold=1\.0 leaves no two words of a sentence"):
         batches([[0], [1], [2]], 3)

@@ -4,7 +4,6 @@ import pytest
 
 from experiments.data import text_file
 from experiments.data.text_file import CUTS, TextFileData, characters, lines, toy_text
-from experiments.data.tokenizers import CharacterTokenizer
 
 
 def data(**changes):
@@ -69,12 +68,6 @@ def test_text_has_another_name_after_a_change(source, tmp_path):
     assert len({*names}) == 6
 
 
-def test_text_of_too_few_lines_raises(tmp_path):
-    (tmp_path / "text").write_text("one line\n")
-    with pytest.raises(ValueError, match="has no line for the validation split: a text file, a "):
-        sources(lines, "validation", path=str(tmp_path / "text"))
-
-
 def test_default_text_is_the_toy_language():
     text = toy_text(data())
     assert text == "".join("".join(sources(characters, split)) for split in CUTS)
@@ -99,13 +92,3 @@ def test_file_without_text_raises(read, content, words, tmp_path):
         path.write_bytes(content)
     with pytest.raises(ValueError, match=words):
         sources(read, "train", path=str(path))
-
-
-def test_tiny_shakespeare(real_data):
-    path = real_data("tiny_shakespeare") / "input.txt"
-    parts = ["".join(sources(characters, split, path=str(path))) for split in CUTS]
-    assert "".join(parts) == path.read_text()
-    assert [len(part) for part in parts] == [1_003_854, 55_770, 55_770]
-    learned = CharacterTokenizer.of(parts[:1])
-    assert len(learned) == 65 + 1
-    assert learned.decode(learned.read(parts[2])) == parts[2]

@@ -82,13 +82,6 @@ def test_format_that_needs_tensorflow_raises_with_the_remedy(config, tmp_path):
         read(config, "test")
 
 
-def test_damaged_metadata_raises(config, tmp_path):
-    info = prepare(tmp_path, {"train": PAIRS}) / "dataset_info.json"
-    info.write_text("{broken")
-    with pytest.raises(UsageError, match=r"1\.0\.0/dataset_info\.json cannot be read: "):
-        read(config, "test", path=str(tmp_path))
-
-
 def test_missing_file_raises(config, tmp_path):
     (file,) = prepare(tmp_path, {"train": PAIRS, "test": PAIRS}).glob("*-train.*")
     file.unlink()

@@ -159,7 +159,7 @@ def test_a_token_whose_largest_weight_is_on_the_end_may_copy_an_unknown_word(tas
 
 
 def test_translator_uses_the_tokenizer_of_the_data():
-    letters = tokenizers(Tokens(list, "".join))
+    letters = tokenizers(Tokens(list, "".join, "letters"))
     options = {"num_beams": 1, "length_penalty": 0.0}
     stopping = StoppingCriteria(9, stop=EOS, pad=PAD)
     translator = Translator(None, letters, max_length=9, stopping=stopping, **options)
