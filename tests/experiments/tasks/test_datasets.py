@@ -16,7 +16,7 @@ from experiments.data.source import Source, Splits
 from experiments.data.store import store_text
 from experiments.errors import UsageError
 from experiments.inference.prediction import Prediction
-from experiments.registry import TASKS
+from experiments.registry import DATASETS, TASKS
 
 SMALL = {"width": 16, "num_heads": 2, "hidden": 8, "max_length": 96}
 
