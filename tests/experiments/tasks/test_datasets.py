@@ -1,5 +1,6 @@
 """One dataset serves every task that it makes sense for."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import chex
@@ -98,6 +99,14 @@ def test_parallel_text(name, captions, tmp_path):
     task = task_of(name, "parallel", tmp_path, path=str(captions), files=files)
     assert (task.tokenizers.target is None) == (name != "translation")
     check_trains(task)
+
+
+def test_row_that_is_shorter_than_an_example_raises_before_training(captions, tmp_path):
+    files = {"train": "train", "validation": "validation", "test": "test_2016"}
+    task = task_of("language_model", "parallel", tmp_path, path=str(captions), files=files)
+    task.config = replace(task.config, batch=replace(task.config.batch, row_length=8))
+    with pytest.raises(UsageError, match=r"the test split has .* raise batch\.row_length=8"):
+        task.ids("test")
 
 
 @pytest.mark.parametrize("name", ["language_model", "masked_language_model", "word_vectors"])
