@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any, ClassVar, NamedTuple
 
 from experiments.config.build import option
-from experiments.config.data import POLICIES, Data
+from experiments.config.data import Data
 from experiments.data.examples import SentencePair
 from experiments.data.source import Source
 from experiments.data.subwords import Subwords
@@ -193,4 +193,4 @@ class CorpusData(Data):
     def __post_init__(self) -> None:
         """Check the fields."""
         super().__post_init__()
-        one_of("faults", self.faults, POLICIES)
+        one_of("faults", self.faults, ("refuse", "drop"))

@@ -86,30 +86,6 @@ class FiniteBatches(Batches[AnyBatch]):
     def __len__(self) -> int: ...
 
 
-class CachedBatches(FiniteBatches[AnyBatch]):
-    """Cache the rows that were read, for a split that is measured repeatedly."""
-
-    def __init__(self, batches: FiniteBatches[AnyBatch]) -> None:
-        """Read nothing yet."""
-        self._batches = batches
-        self._cache: dict[tuple[int, int, int], AnyBatch] = {}
-
-    def __len__(self) -> int:
-        return len(self._batches)
-
-    def rows(self, number: int) -> Rows[AnyBatch]:
-        """The rows of a batch."""
-        rows = self._batches.rows(number)
-
-        def read(part: slice) -> AnyBatch:
-            key = number, part.start, part.stop
-            if key not in self._cache:
-                self._cache[key] = rows.read(part)
-            return self._cache[key]
-
-        return Rows(rows.number, read)
-
-
 def reads_rows(batches: object) -> TypeGuard[Batches]:
     """Return whether rows of batches are read alone: `__getitem__` must be that of `Batches`."""
     return isinstance(batches, Batches) and type(batches).__getitem__ is Batches.__getitem__

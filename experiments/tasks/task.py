@@ -18,7 +18,7 @@ from experiments.analysis.collect import Collector, Example
 from experiments.config import Config
 from experiments.data.corpora import warn_dropped
 from experiments.data.examples import EncodedExamples, EncodedPair, SentencePair
-from experiments.data.pipeline import CachedBatches, FiniteBatches, TrainingBatches, reads_rows
+from experiments.data.pipeline import FiniteBatches, TrainingBatches, reads_rows
 from experiments.data.source import Splits
 from experiments.data.store import (
     IdStore,
@@ -228,7 +228,7 @@ class Task(ABC, Generic[Batch]):
     @cached_property
     def _validation(self) -> Iterable[Batch]:
         batches = self.batches("validation")
-        return CachedBatches(batches) if reads_rows(batches) else [*batches]
+        return batches if reads_rows(batches) else [*batches]
 
     def predict(self, state: TrainState, lines: Sequence[str]) -> Iterator[Prediction]:
         """Answer each line in the terms of the task, in order."""

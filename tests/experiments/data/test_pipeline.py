@@ -14,7 +14,6 @@ from experiments.data.masking import FixedMasks, MaskedBatches, Masking
 from experiments.data.pipeline import (
     Batches,
     Buckets,
-    CachedBatches,
     FiniteBatches,
     PackedRows,
     ShuffledBatches,
@@ -203,15 +202,6 @@ def test_only_the_examples_of_the_rows_are_read(kind):
         read.append({*pairs.numbers})
         pairs.numbers.clear()
     assert all(read) and read[0].isdisjoint(read[1])
-
-
-def test_cached_rows_are_read_once():
-    pairs = Pairs()
-    cached = CachedBatches(KINDS["sorted"](pairs))
-    for _ in range(2):
-        for number, whole in enumerate(KINDS["sorted"](Pairs())):
-            chex.assert_trees_all_equal(cached[number], whole)
-    assert len(pairs.numbers) == 53
 
 
 def test_windows_begin_anywhere_and_labels_are_the_next_ids():
