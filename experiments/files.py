@@ -44,8 +44,13 @@ def read_lines(path: Path) -> list[str]:
 
     A carriage return before a line feed belongs to it, and any other one to the text.
     """
-    text = path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
-    return text.removesuffix("\n").split("\n") if text else []
+    text = path.read_bytes().decode("utf-8-sig")
+    return split_lines(text) if text else []
+
+
+def split_lines(text: str) -> list[str]:
+    """Return the lines of a text, as `read_lines`; the last one may lack its end."""
+    return text.replace("\r\n", "\n").removesuffix("\n").split("\n")
 
 
 def publish(part: Path, path: Path) -> None:

@@ -10,8 +10,8 @@ AT_ONCE = 2**16  # bytes, as many as a pipe holds
 def lines_as_they_come(stream: TextIO) -> Iterator[list[str]]:
     """Yield all lines that have arrived since the last time, so that they are answered together.
 
-    A terminal shows a prompt. Bytes that are no UTF-8 become U+FFFD, and a byte order mark at the
-    beginning is left out.
+    A terminal shows a prompt. Bytes that are no UTF-8 become surrogates, and a byte order mark at
+    the beginning is left out.
     """
     if stream.isatty():
         print("one input per line; end with Ctrl-D")
@@ -26,4 +26,4 @@ def lines_as_they_come(stream: TextIO) -> Iterator[list[str]]:
             whole = [rest]  # the last line may lack its end
         if whole:
             whole[0], mark = whole[0].removeprefix(mark), b""
-            yield [line.removesuffix(b"\r").decode(errors="replace") for line in whole]
+            yield [line.removesuffix(b"\r").decode(errors="surrogateescape") for line in whole]

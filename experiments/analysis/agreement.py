@@ -22,7 +22,7 @@ from experiments.analysis.attribution import (
 )
 from experiments.analysis.collect import DECODER, ENCODER, Example, weights_of
 from experiments.analysis.value_norms import cross_attentions, value_vectors, weighted_norms
-from experiments.data.vocabulary import EOS
+from experiments.data.tokenizers import EOS
 
 if TYPE_CHECKING:
     from experiments.tasks.translation import Translation

@@ -10,7 +10,7 @@ from flax import nnx
 from jax import Array
 
 from attention.modules import Output
-from experiments.data.vocabulary import PAD
+from experiments.data.tokenizers import PAD
 from experiments.errors import UsageError
 
 if TYPE_CHECKING:

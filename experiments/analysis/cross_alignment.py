@@ -20,7 +20,7 @@ from experiments.analysis.alignment import (
 )
 from experiments.analysis.collect import CROSS, DECODER, ENCODER, AttentionMaps, Example
 from experiments.analysis.value_norms import affine_value_vectors, of_source, weighted_norms
-from experiments.data.pairs import SentencePair
+from experiments.data.examples import SentencePair
 from experiments.data.tokenizers import Tokenizers
 from experiments.errors import UsageError
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from experiments.analysis.collect import Example
-from experiments.data.pairs import SentencePair
+from experiments.data.examples import SentencePair
 from experiments.errors import UsageError, as_usage_errors
 from experiments.files import read_lines
 

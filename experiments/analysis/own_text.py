@@ -18,7 +18,7 @@ from experiments.analysis.cross_alignment import (
     report,
     words_of,
 )
-from experiments.data.pairs import SentencePair
+from experiments.data.examples import SentencePair
 from experiments.errors import UsageError
 
 if TYPE_CHECKING:

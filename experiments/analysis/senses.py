@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from experiments.data.pairs import SentencePair
+from experiments.data.examples import SentencePair
+from experiments.data.tokenizers import tokenize
 from experiments.data.toy_language.entries import SENSES
 from experiments.data.toy_language.morphology import english_plural, french_plural
-from experiments.data.words import tokenize
 from experiments.errors import UsageError
 
 if TYPE_CHECKING:

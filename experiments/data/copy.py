@@ -7,7 +7,7 @@ from typing import ClassVar
 from experiments.config.build import option
 from experiments.config.data import TRAIN_PER_SYMBOL, RandomData, Sizes
 from experiments.data.draw import generator, sequences
-from experiments.data.pairs import SentencePair
+from experiments.data.examples import SentencePair
 from experiments.data.source import Source
 from experiments.data.tokenizers import Words
 from experiments.errors import check_at_least

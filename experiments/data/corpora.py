@@ -1,7 +1,7 @@
 """Pairs in files of other people: how files are found and read, and what is wrong with a pair.
 
 `data.faults` decides whether pairs with a fault are refused or left out; both are reported with
-their place. The text becomes subwords, because a list of its words would be too long.
+their file and line. The text becomes subwords, because a list of its words would be too long.
 """
 
 import codecs
@@ -12,41 +12,35 @@ import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, product
+from itertools import product
 from pathlib import Path
 from typing import IO, Any, ClassVar, NamedTuple
 
 from experiments.config.build import option
-from experiments.config.data import POLICIES, Data
-from experiments.data.fingerprint import name_of_files
-from experiments.data.pairs import SentencePair
+from experiments.config.data import Data
+from experiments.data.examples import SentencePair
 from experiments.data.source import Source
 from experiments.data.subwords import Subwords
 from experiments.errors import UsageError, one_of
 
 COMPRESSED = ".gz"
+UNREADABLE = OSError, EOFError, zlib.error  # of a file that may be compressed
 
 
 class Line(NamedTuple):
-    """One side of a pair, or what is wrong with it.
+    """One side of a pair, or what is wrong with it."""
 
-    Attributes:
-        place: file and line, or the like, for messages.
-        text: blanks around it are removed later.
-        fault: a few words; empty if there is none.
-    """
-
-    place: str
-    text: str
-    fault: str = ""
+    origin: str  # file and line, or the like, for messages
+    text: str  # blanks around it are removed later
+    fault: str = ""  # a few words
 
     @classmethod
-    def of(cls, place: str, content: bytes) -> "Line":
+    def of(cls, origin: str, content: bytes) -> "Line":
         """Decode bytes as UTF-8."""
         try:
-            return cls(place, content.decode("utf-8"))
+            return cls(origin, content.decode("utf-8"))
         except UnicodeDecodeError:
-            return cls(place, "", "no UTF-8")
+            return cls(origin, "", "no UTF-8")
 
 
 def corpus_source(
@@ -60,56 +54,65 @@ def corpus_source(
     Args:
         lines: function of (`config.data`, split) that returns both sides of every pair.
         files: function of `config.data` that lists the files of all splits; a split is read again
-            if the path, size or time of one of them changes.
+            if one of them changes.
         may_lack_target: as in `Source`.
     """
+
+    def load(config: "CorpusData", split: str, _: Path) -> Iterator[SentencePair]:
+        return sound_pairs(lines(config, split), config, split)
 
     def name(config: "CorpusData") -> str:
         return name_of_files(files(config), config)
 
-    def load(config: "CorpusData", split: str, cache: Path) -> Iterator[SentencePair]:
-        del cache
-        return sound_pairs(lines(config, split), config, split)
-
     return Source(load, text=Subwords(), name=name, may_lack_target=may_lack_target)
 
 
+def name_of_files(files: Iterable[Path], *options: object) -> str:
+    """Name the text of files by their path, size and time, and by what is done with it."""
+    stats = [(path.resolve(), path.stat()) for path in sorted(files)]
+    return repr([*options, *((str(path), at.st_size, at.st_mtime_ns) for path, at in stats)])
+
+
 def list_files(config: "CorpusData") -> list[Path]:
-    """List the files in `config.path` whose names begin with a name in `config.files`."""
-    stems = [Path(config.path) / name for name in vars(config.files).values()]
-    found = (stem.parent.glob(f"{glob.escape(stem.name)}*") for stem in stems)
-    return [path for path in chain.from_iterable(found) if path.is_file()]
+    """List the files in `config.path` whose names begin with a name in `config.files`.
+
+    Of a path that is no folder, list those that begin with it.
+    """
+    path = Path(config.path)
+    stems = [path / name for name in vars(config.files).values()] if path.is_dir() else [path]
+    files = (file for stem in stems for file in stem.parent.glob(f"{glob.escape(stem.name)}*"))
+    return [file for file in files if file.is_file()]
 
 
-def find_files(config: "CorpusData", split: str, forms: Sequence[Sequence[str]]) -> list[Path]:
-    """Find the files of a split, each plain or compressed.
+def find_files(stem: Path, forms: Sequence[Sequence[str]], split: str = "") -> list[Path]:
+    """Return the files of the only form of a text that is there, each plain or compressed.
 
-    Args:
-        config: its `path` is their folder.
-        split: of the data.
-        forms: names of the files in each form that the split may have.
+    Their names begin with `stem`; `forms` contains the ends of their names in each form.
 
     Raises:
-        ValueError: no path, no such files, or the split is there in several forms.
+        ValueError: no such files, or several forms.
     """
-    if not config.path:
-        raise ValueError(f"data.name={config.name} needs a folder: --config.data.path=FOLDER")
 
-    def present(name: str) -> list[Path]:
-        paths = (Path(config.path) / (name + end) for end in ("", COMPRESSED))
+    def present(end: str) -> list[Path]:
+        paths = (stem.with_name(stem.name + end + more) for more in ("", COMPRESSED))
         return [path for path in paths if path.is_file()]
 
-    found = [paths for form in forms for paths in product(*map(present, form))]
-    if len(found) > 1:
-        several = " and ".join(dict.fromkeys(str(path) for paths in found for path in paths))
-        raise ValueError(f"the {split} split is there more than once, in {several}: leave one form")
-    if found:
-        return [*found[0]]
-    raise ValueError(
-        f"data.path={config.path} has no {' and no '.join(' and '.join(form) for form in forms)} "
-        f"for the {split} split, plain or as {COMPRESSED}: name it by "
-        f"--config.data.files.{split}=NAME"
-    )
+    complete = [paths for form in forms for paths in product(*map(present, form))]
+    if len(complete) > 1:
+        several = " and ".join(dict.fromkeys(str(path) for paths in complete for path in paths))
+        raise ValueError(f"{stem} is there more than once, in {several}: leave one form")
+    if not complete:
+        names = " and no ".join(" and ".join(f"{stem}{end}" for end in form) for form in forms)
+        hint = split and f"; --config.data.files.{split}=NAME names those of the {split} split"
+        raise ValueError(f"data.path has no {names}, plain or as {COMPRESSED}{hint}")
+    return [*complete[0]]
+
+
+def find_split(config: "CorpusData", split: str, forms: Sequence[Sequence[str]]) -> list[Path]:
+    """Return the files of a split in the folder `config.path`, as `find_files`."""
+    if not config.path:
+        raise ValueError(f"data.name={config.name} needs a folder: --config.data.path=FOLDER")
+    return find_files(Path(config.path) / getattr(config.files, split), forms, split)
 
 
 def open_file(path: Path) -> IO[bytes]:
@@ -129,37 +132,32 @@ def read_lines(path: Path) -> Iterator[Line]:
                 text = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
                 if text:  # not a byte order mark alone
                     yield Line.of(f"{path}, line {number}", text.removesuffix(b"\n"))
-    except (OSError, EOFError, zlib.error) as error:
+    except UNREADABLE as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
 
 
 def sound_pairs(
     lines: Iterable[tuple[Line, ...]], config: "CorpusData", split: str
 ) -> Iterator[SentencePair]:
-    """Yield the pairs of a split that have no fault.
-
-    Args:
-        lines: both sides of every pair.
-        config: of the data.
-        split: its name.
+    """Yield the pairs of a split, from the lines of their sides, that have no fault.
 
     Raises:
         UsageError: a fault, if those are refused; no pair that is left.
     """
     kept, dropped = 0, defaultdict[str, list[str]](list)
     for sides in lines:
-        found = [(line, fault) for line in sides if (fault := _fault(line, config.longest))]
-        if not found:
+        for line in sides:
+            if fault := _fault(line, config.longest):
+                if config.faults == "refuse":
+                    raise UsageError(f"{line.origin}: {fault}; data.faults=drop leaves it out")
+                dropped[fault].append(line.origin)
+                break
+        else:
             yield SentencePair(*(line.text.strip() for line in sides))
             kept += 1
-            continue
-        line, fault = found[0]
-        if config.faults == "refuse":
-            raise UsageError(f"{line.place}: {fault}; data.faults=drop leaves such pairs out")
-        dropped[fault].append(line.place)
     total = kept + sum(map(len, dropped.values()))
-    for fault, places in sorted(dropped.items(), key=lambda item: -len(item[1])):
-        warn_dropped(split, len(places), total, f"{fault}, first in {places[0]}")
+    for fault, origins in sorted(dropped.items(), key=lambda item: -len(item[1])):
+        warn_dropped(split, len(origins), total, f"{fault}, first in {origins[0]}")
     if not kept:
         raise UsageError(f"the {split} split of the {config.name} data has no pairs")
 
@@ -172,8 +170,8 @@ def warn_dropped(split: str, number: int, total: int, why: str) -> None:
 def _fault(line: Line, longest: int) -> str:
     text = line.text.strip()
     if line.fault or not text:
-        return line.fault or "an empty line"
-    if "\n" in text or "\r" in text:
+        return line.fault or "an empty text"
+    if "\n" in text:
         return "more than one line"
     if "\0" in text:
         return "a NUL, which is no text"
@@ -195,4 +193,4 @@ class CorpusData(Data):
     def __post_init__(self) -> None:
         """Check the fields."""
         super().__post_init__()
-        one_of("faults", self.faults, POLICIES)
+        one_of("faults", self.faults, ("refuse", "drop"))

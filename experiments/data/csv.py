@@ -5,22 +5,25 @@ A split is found in `data.path` by its name in `data.files`: train.csv, also as 
 
 import csv
 import io
-import zlib
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from experiments.config.build import option
 from experiments.config.data import Splits
 from experiments.data.corpora import (
+    UNREADABLE,
     CorpusData,
     Line,
     corpus_source,
-    find_files,
+    find_split,
     list_files,
     open_file,
 )
 from experiments.errors import UsageError
 from experiments.registry import dataset
+
+csv.field_size_limit(sys.maxsize)  # a long text is no fault of the quotes
 
 
 def lines(config: "CsvData", split: str) -> Iterator[tuple[Line, ...]]:
@@ -30,44 +33,36 @@ def lines(config: "CsvData", split: str) -> Iterator[tuple[Line, ...]]:
         ValueError: a file that is missing, or that has not the columns.
         UsageError: a file that cannot be read, such as one with a quote that nothing closes.
     """
-    (path,) = find_files(config, split, [[f"{getattr(config.files, split)}.csv"]])
+    (path,) = find_split(config, split, [[".csv"]])
     last = 0  # line of the last row that was read
     try:
         with io.TextIOWrapper(open_file(path), encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file, strict=True)  # else a stray quote joins rows
-            if (columns := reader.fieldnames) is None:
-                raise ValueError(f"{path} is empty")
-            last = reader.line_num
-            sides = {side: getattr(config, side) for side in ("source", "target")}
-            sides = {side: column for side, column in sides.items() if column}
-            for side, wanted in sides.items():
-                if (number := columns.count(wanted)) != 1:
-                    found = f"the name of {number} columns" if number else "no column"
+            reader = csv.reader(file, strict=True)  # else a stray quote joins rows
+            header, last = next(reader, []), reader.line_num
+            names = [name for name in (config.source, config.target) if name]
+            for side, name in zip(("source", "target"), names, strict=False):
+                if (number := header.count(name)) != 1:
                     raise ValueError(
-                        f"data.{side}={wanted!r} is {found} of {path}, which has "
-                        f"{', '.join(columns)}"
+                        f"data.{side}={name!r} must be one column of {path}, got {number}: it has "
+                        f"{', '.join(header) or 'none'}"
                     )
-            for row in reader:
+            columns = {name: header.index(name) for name in names}
+            for row in filter(None, reader):
                 last = reader.line_num
-                place = f"{path}, line {last}"
-                if more := row.get(None):  # a comma in a text without quotes moves the columns
-                    fault = f"{len(columns) + len(more)} fields, not {len(columns)}"
-                    yield tuple(Line(place, "", fault) for _ in sides)
-                else:
-                    yield tuple(_cell(place, row, column) for column in sides.values())
+                fault = ""
+                if len(row) != len(header):  # a comma in a text without quotes moves the columns
+                    fault = f"{len(row)} fields, not {len(header)}"
+                    row += [""] * len(header)
+                yield tuple(
+                    Line(f"{path}, line {last}, column {name!r}", " ".join(row[n].split()), fault)
+                    for name, n in columns.items()
+                )
     except csv.Error as error:
         raise UsageError(
             f"{path}: the row after line {last} cannot be read, check its quotes: {error}"
         ) from error
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+    except (*UNREADABLE, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
-
-
-def _cell(place: str, row: Mapping[str, str | None], column: str) -> Line:
-    """Return one cell of a row, which is None if the row is shorter than the header."""
-    text = " ".join((row[column] or "").split())
-    fault = "a missing field" if row[column] is None else "" if text else "an empty field"
-    return Line(f"{place}, column {column!r}", text, fault)
 
 
 SOURCE = corpus_source(lines, list_files, may_lack_target=True)

@@ -16,8 +16,8 @@ from experiments.config.build import as_tree, option
 from experiments.config.data import NOISES, SMALLEST_TRAIN, RandomData, Sizes
 from experiments.data import toy
 from experiments.data.draw import generator
+from experiments.data.examples import SentencePair
 from experiments.data.noise import BETWEEN, add_noise
-from experiments.data.pairs import SentencePair
 from experiments.data.source import Source
 from experiments.data.tokenizers import Words
 from experiments.data.toy_language.splits import ToySizes

@@ -1,14 +1,22 @@
 """Batches of sentences with gaps, for a masked language model (Devlin et al. 2019, section 3.1)."""
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from experiments.data.batches import Batches, FiniteBatches, Rows
-from experiments.data.epoch import Epoch
-from experiments.data.rows import Batch
-from experiments.data.vocabulary import SPECIALS
-from experiments.data.windows import Buckets, Examples, Once, Windows
+from experiments.data.packing import Batch
+from experiments.data.pipeline import (
+    Batches,
+    Buckets,
+    Epoch,
+    Examples,
+    FiniteBatches,
+    Rows,
+    ShuffledBatches,
+    SortedBatches,
+)
+from experiments.data.tokenizers import SPECIALS
 
 CHOSEN, TO_MASK, TO_RANDOM = 0.15, 0.8, 0.1  # shares
 
@@ -29,106 +37,67 @@ class MaskedBatch(NamedTuple):
     counted: np.ndarray
 
 
-class Masked(NamedTuple):
-    """A text with gaps.
+@dataclass(frozen=True)
+class Masking:
+    """Makes gaps in sentences, others in each batch.
+
+    Of 15 % of the words, which are predicted, 80 % are replaced by the mask token, 10 % by a random
+    word, which may be the same, and 10 % are not changed. Each word is chosen independently, so a
+    short sentence may have no gap. Special tokens are never chosen.
 
     Attributes:
-        inputs: `[...]` ids that the model reads.
-        chosen: `[...]` bool, the positions that are predicted.
-    """
-
-    inputs: np.ndarray
-    chosen: np.ndarray
-
-
-def mask_tokens(
-    tokens: np.ndarray,
-    *,
-    words: range,
-    mask_token: int,
-    seed: int,
-    index: int,
-    part: tuple[int, slice] | None = None,
-) -> Masked:
-    """Choose 15 % of the words to be predicted.
-
-    Of these, 80 % are replaced by the mask token, 10 % by a random word, which may be the same, and
-    10 % are not changed. Each word is chosen independently, so a short sentence may have no gap.
-
-    Args:
-        tokens: `[...]` ids.
-        words: ids that may be chosen; padding and other special tokens are not.
-        mask_token: id of a gap.
+        vocab_size: number of tokens, which is the id of a gap.
         seed: of the training.
-        index: of the batch: equal (seed, index) make equal gaps in equal tokens.
-        part: B of the whole batch and the rows of it that `tokens` are, which have the same gaps
-            as in the whole batch, since its random numbers are drawn; None for all rows.
-
-    Raises:
-        ValueError: a mask token that is a word.
     """
-    if mask_token in words:
-        raise ValueError(
-            f"mask_token={mask_token} is one of the words {words.start} to {words.stop - 1}"
-        )
-    random = np.random.default_rng((seed, index))
-    num_rows, rows = part or (len(tokens), slice(None))
-    shape = num_rows, *tokens.shape[1:]
-    is_word = (words.start <= tokens) & (tokens < words.stop)
-    chosen = is_word & (random.random(shape)[rows] < CHOSEN)
-    fate = random.random(shape)[rows]
-    others = random.integers(words.start, words.stop, shape, dtype=tokens.dtype)[rows]
-    replaced = np.where(fate < TO_MASK, tokens.dtype.type(mask_token), others)
-    changed = chosen & (fate < TO_MASK + TO_RANDOM)
-    return Masked(np.where(changed, replaced, tokens), chosen)
+
+    vocab_size: int
+    seed: int
+
+    def __call__(
+        self, tokens: np.ndarray, index: int, part: tuple[int, slice] | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return ids with gaps, and whether each is predicted (bool), both like `tokens`.
+
+        Args:
+            tokens: `[...]` ids.
+            index: of the batch: equal (seed, index) make equal gaps in equal tokens.
+            part: B of the whole batch and the rows of it that `tokens` are, which have the same
+                gaps as in the whole batch; None for all rows.
+        """
+        random = np.random.default_rng((self.seed, index))
+        num_rows, rows = part or (len(tokens), slice(None))
+        shape = num_rows, *tokens.shape[1:]
+        is_word = (len(SPECIALS) <= tokens) & (tokens < self.vocab_size)
+        chosen = is_word & (random.random(shape)[rows] < CHOSEN)
+        fate = random.random(shape)[rows]
+        others = random.integers(len(SPECIALS), self.vocab_size, shape, dtype=tokens.dtype)[rows]
+        replaced = np.where(fate < TO_MASK, tokens.dtype.type(self.vocab_size), others)
+        return np.where(chosen & (fate < TO_MASK + TO_RANDOM), replaced, tokens), chosen
 
 
-class Masking:
-    """Makes gaps in sentences, others in each batch."""
-
-    def __init__(self, vocab_size: int, seed: int) -> None:
-        """Prepare gaps of a vocabulary; `vocab_size` itself is the id of a gap."""
-        self._words = range(len(SPECIALS), vocab_size)
-        self._seed = seed
-
-    def __call__(self, batch: Batch, index: int, part: tuple[int, slice]) -> MaskedBatch:
-        """Return some rows of batch number `index` with their gaps; `part` as in `mask_tokens`."""
-        masked = self.make(batch.source, index, part)
-        return MaskedBatch(masked.inputs, batch.source_lengths, batch.source, masked.chosen)
-
-    def make(self, tokens: np.ndarray, index: int, part: tuple[int, slice] | None = None) -> Masked:
-        """Make gaps in ids `[...]`, as in `mask_tokens`."""
-        return mask_tokens(
-            tokens,
-            words=self._words,
-            mask_token=self._words.stop,
-            seed=self._seed,
-            index=index,
-            part=part,
-        )
-
-
-class MaskedWindows(Batches[MaskedBatch]):
+class MaskedBatches(Batches[MaskedBatch]):
     """The batch of each training step, with new gaps in each epoch."""
 
     def __init__(
         self, sentences: Examples, layout: Buckets[Batch], masking: Masking, *, seed: int
     ) -> None:
         """Arrange encoded sentences."""
-        self._windows = Windows(sentences, layout, seed=seed)
+        self._batches = ShuffledBatches(sentences, layout, seed=seed)
         self._masking = masking
-        self.padding = self._windows.padding
+        self.padding, self.members = self._batches.padding, self._batches.members
         words = int(np.sum(sentences.lengths[:, 0] - 1))
-        self.epoch: Epoch = self._windows.epoch._replace(tokens=round(CHOSEN * words))
+        self.epoch: Epoch = self._batches.epoch._replace(tokens=round(CHOSEN * words))
 
     def rows(self, step: int) -> Rows[MaskedBatch]:
         """The rows of the batch of one training step."""
-        number, read = self._windows.rows(step)
-        return Rows(number, lambda part: self._masking(read(part), step, (number, part)))
+        number, read = self._batches.rows(step)
 
-    def members(self, step: int) -> np.ndarray:
-        """Numbers of the training examples in the batch of a step."""
-        return self._windows.members(step)
+        def masked(part: slice) -> MaskedBatch:
+            batch = read(part)
+            inputs, chosen = self._masking(batch.source, step, (number, part))
+            return MaskedBatch(inputs, batch.source_lengths, batch.source, chosen)
+
+        return Rows(number, masked)
 
 
 class FixedMasks(FiniteBatches[MaskedBatch]):
@@ -136,21 +105,23 @@ class FixedMasks(FiniteBatches[MaskedBatch]):
 
     def __init__(self, sentences: Examples, layout: Buckets[Batch], masking: Masking) -> None:
         """Arrange encoded sentences."""
-        self._batches = Once(sentences, layout)
+        self._batches = SortedBatches(sentences, layout)
         self._masking = masking
 
     def __len__(self) -> int:
-        """Number of batches."""
         return len(self._batches)
 
     def rows(self, number: int) -> Rows[MaskedBatch]:
         """The rows of a batch."""
         rows, members = self._batches.rows(number), self._batches.members(number)
-        return Rows(rows.number, lambda part: self._masked(rows.read(part), members[part]))
 
-    def _masked(self, batch: Batch, members: np.ndarray) -> MaskedBatch:
-        inputs, chosen = batch.source.copy(), np.zeros_like(batch.source, bool)
-        for row, (number, length) in enumerate(zip(members, batch.source_lengths, strict=False)):
-            masked = self._masking.make(batch.source[row, :length], int(number))
-            inputs[row, :length], chosen[row, :length] = masked.inputs, masked.chosen
-        return MaskedBatch(inputs, batch.source_lengths, batch.source, chosen)
+        def masked(part: slice) -> MaskedBatch:
+            batch = rows.read(part)
+            inputs, chosen = batch.source.copy(), np.zeros_like(batch.source, bool)
+            sentences = zip(members[part].tolist(), batch.source_lengths, strict=False)
+            for row, (member, length) in enumerate(sentences):
+                gaps = self._masking(batch.source[row, :length], member)
+                inputs[row, :length], chosen[row, :length] = gaps
+            return MaskedBatch(inputs, batch.source_lengths, batch.source, chosen)
+
+        return Rows(rows.number, masked)

@@ -1,10 +1,101 @@
-"""Packing: which examples share a row, and how long rows are."""
+"""Arrays of a batch: one example a row with padding, or packed rows of several examples.
+
+The examples of a packed row are segments: with `masks.causal() & masks.segments(batch.segments)`
+no segment attends to another, and `batch.positions` restart in each. Both sides of a pair are in
+the same row of their side and have the same segment number.
+"""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
+from experiments.data.examples import EncodedPair, Ids
+from experiments.data.tokenizers import BOS, EOS, PAD
+
 PADDING = 0.06  # share that `row_lengths` accepts without trying longer rows
+
+
+class Batch(NamedTuple):
+    """Padded pairs, one a row; missing rows are padding.
+
+    Attributes:
+        source: `[B, S]` ids, ended by `EOS`.
+        source_lengths: `[B]`, number of valid tokens.
+        target_inputs: `[B, T]` ids, begun by `BOS`: what the decoder reads.
+        target_labels: `[B, T]` ids, ended by `EOS`: what it predicts.
+    """
+
+    source: np.ndarray
+    source_lengths: np.ndarray
+    target_inputs: np.ndarray
+    target_labels: np.ndarray
+
+
+class PackedBatch(NamedTuple):
+    """Packed rows, all arrays `[B, T]`.
+
+    Attributes:
+        inputs: ids, each sequence begun by `BOS`: what a decoder reads.
+        labels: ids, each sequence ended by `EOS`: what a decoder predicts and an encoder reads.
+        segments: number of the sequence in its row, from 1; 0 is padding.
+        positions: index in the sequence, from 0.
+    """
+
+    inputs: np.ndarray
+    labels: np.ndarray
+    segments: np.ndarray
+    positions: np.ndarray
+
+    @property
+    def counted(self) -> np.ndarray:
+        """Bool `[B, T]`: the labels that a loss counts, each token of the data once."""
+        return self.labels != PAD
+
+
+class PackedPairs(NamedTuple):
+    """Packed rows of both sides of pairs, with the same segments."""
+
+    source: PackedBatch
+    target: PackedBatch
+
+
+def pad_batch(pairs: Sequence[EncodedPair], size: int, length: int) -> Batch:
+    """Make a batch of `size` rows of `length` positions, one pair a row."""
+    source, inputs, labels = (np.full((size, length), PAD, np.int32) for _ in range(3))
+    for row, pair in enumerate(pairs):
+        source[row, : len(pair.source) + 1] = [*pair.source, EOS]
+        inputs[row, : len(pair.target) + 1] = [BOS, *pair.target]
+        labels[row, : len(pair.target) + 1] = [*pair.target, EOS]
+    return Batch(source, np.sum(source != PAD, axis=1, dtype=np.int32), inputs, labels)
+
+
+def pack_batch(rows: Sequence[Sequence[Ids]], length: int) -> PackedBatch:
+    """Make a batch of packed rows of `length` positions.
+
+    Args:
+        rows: the sequences of each row, without begin and end; a row may have none.
+        length: positions of a row, at least the sum of the lengths of its sequences, ends included.
+    """
+    sequences = [np.asarray(sequence) for row in rows for sequence in row]
+    row = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
+    sizes = np.array([len(sequence) + 1 for sequence in sequences], int)
+    begins = np.cumsum(sizes) - sizes  # of each sequence, in all tokens of the batch
+    first = np.searchsorted(row, row)  # the first sequence of the same row
+    position = np.arange(sizes.sum()) - np.repeat(begins, sizes)
+    index = np.repeat(row * length + begins - begins[first], sizes) + position
+
+    def scattered(values: np.ndarray | int) -> np.ndarray:
+        flat = np.zeros(len(rows) * length, np.int32)
+        flat[index] = values
+        return flat.reshape(len(rows), length)
+
+    is_end = position + 1 == np.repeat(sizes, sizes)
+    inputs, labels = np.full(len(index), BOS), np.full(len(index), EOS)
+    if sequences:
+        inputs[position > 0] = labels[~is_end] = np.concatenate(sequences)
+    segment = np.repeat(np.arange(len(sequences)) - first + 1, sizes)
+    return PackedBatch(*map(scattered, (inputs, labels, segment, position)))
 
 
 def pack(
@@ -54,8 +145,8 @@ def pack(
         release(room, filled[used:])
         return left
 
-    order = np.lexsort((-kinds, -(needs / whole).max(axis=1)))
-    for need, left in zip(needs[order], [groups[place] for place in order], strict=True):
+    for kind in np.lexsort((-kinds, -(needs / whole).max(axis=1))):
+        need, left = needs[kind], groups[kind]
         corner = np.argwhere(is_free[tuple(slice(size, None) for size in need)])
         for rest in corner[np.argsort(corner.sum(axis=1), kind="stable")]:
             if not len(left):
@@ -87,7 +178,7 @@ def row_lengths(lengths: np.ndarray, most: int) -> tuple[int, ...]:
     sample = lengths[:: -(-len(lengths) // 2_048)]
     least = min(most, _rounded(longest.max(), 8))
     usual = min(most, max(least, _rounded(4 * mean.max(), 8)))
-    found = []
+    tried = []
     by = int(_rounded(usual / 8, 4))
     for length in [*range(usual, min(most, 2 * usual) + 1, by), *range(usual - by, least - 1, -by)]:
         sides = _rounded(length * mean / mean.max(), 4)
@@ -96,8 +187,8 @@ def row_lengths(lengths: np.ndarray, most: int) -> tuple[int, ...]:
         padding = 1 - sample.sum() / ((pack(sample, whole).max() + 1) * sum(whole))
         if padding < PADDING:
             return whole
-        found.append((padding, whole))
-    return min(found)[1]
+        tried.append((padding, whole))
+    return min(tried)[1]
 
 
 def _rounded(number: np.ndarray | float, multiple: int) -> np.ndarray | int:

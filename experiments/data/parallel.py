@@ -1,14 +1,20 @@
 """Parallel text: two files whose lines are translations of each other, or one with two columns.
 
-A split is found in `data.path` by its name in `data.files`, here "train", and by `data.source` and
-`data.target`, here "en" and "de":
+A split is found in the folder `data.path` by its name in `data.files`, here "train", and by
+`data.source` and `data.target`, here "en" and "de":
 
     train.en and train.de, or train.tsv with a tab between the two; each also as .gz
+
+`data.path` may also be such a file, or "mine" for mine.en and mine.de: of 20 pairs, one is then for
+validation and one for tests.
 """
 
-from collections.abc import Iterator
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
+from pathlib import Path
 
 from experiments.config.data import Splits
 from experiments.data.corpora import (
@@ -16,11 +22,15 @@ from experiments.data.corpora import (
     Line,
     corpus_source,
     find_files,
+    find_split,
     list_files,
     read_lines,
 )
 from experiments.errors import UsageError
 from experiments.registry import dataset
+
+CYCLE = 20  # pairs of one file, of which these are not for training
+HELD_OUT = {9: "validation", 19: "test"}
 
 
 def lines(config: "ParallelData", split: str) -> Iterator[tuple[Line, Line]]:
@@ -28,17 +38,35 @@ def lines(config: "ParallelData", split: str) -> Iterator[tuple[Line, Line]]:
 
     Raises:
         ValueError: files that are missing.
-        UsageError: files that cannot be read or are of unequal length.
+        UsageError: files that cannot be read or are of unequal length, or too few pairs to split.
     """
-    stem = getattr(config.files, split)
-    sides = [f"{stem}.{language}" for language in (config.source, config.target)]
-    paths = find_files(config, split, [sides, [f"{stem}.tsv"]])
+    path, sides = Path(config.path), [f".{config.source}", f".{config.target}"]
+    if not config.path or path.is_dir():
+        yield from _pairs(find_split(config, split, [sides, [".tsv"]]))
+        return
+    counts: Counter[str] = Counter()
+    for number, pair in enumerate(_pairs(find_files(path, [sides, [""], [".tsv"]]))):
+        part = HELD_OUT.get(number % CYCLE, "train")
+        counts[part] += 1
+        if part == split:
+            yield pair
+    if counts.total() < CYCLE:
+        raise UsageError(
+            f"data.path={path} has {counts.total()} pairs, and at least {CYCLE} can be split into "
+            "train, validation and test: give more, or a folder with files of each split"
+        )
+    if split == "train":
+        parts = ", ".join(f"{name} {counts[name]:,}" for name in ("train", "validation", "test"))
+        print(f"{path} is split into pairs for {parts}", file=sys.stderr)
+
+
+def _pairs(paths: Sequence[Path]) -> Iterator[tuple[Line, Line]]:
     if len(paths) == 1:
         for line in read_lines(paths[0]):
             columns = line.text.split("\t")
             fault = line.fault or ("" if len(columns) == 2 else f"{len(columns)} columns, not 2")
             source, target = columns if not fault else ("", "")
-            yield Line(line.place, source, fault), Line(line.place, target)
+            yield Line(line.origin, source, fault), Line(line.origin, target)
         return
     readers = [read_lines(path) for path in paths]
     for number, pair in enumerate(zip_longest(*readers)):

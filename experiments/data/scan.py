@@ -15,9 +15,10 @@ import numpy as np
 from experiments.config.build import option
 from experiments.config.data import RandomData
 from experiments.data.draw import generator
-from experiments.data.pairs import SentencePair
+from experiments.data.examples import SentencePair
 from experiments.data.source import Source
 from experiments.errors import one_of
+from experiments.files import read_lines
 from experiments.registry import dataset
 
 
@@ -79,7 +80,7 @@ def _read(config: "ScanData", part: str) -> list[SentencePair]:
             f"tasks_{part}_{config.split}.txt of github.com/brendenlake/SCAN (Lake and Baroni 2018)"
         )
     pairs = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(read_lines(path), start=1):
         command, found, actions = line.partition(" OUT: ")
         if not found or not command.startswith("IN: "):
             raise ValueError(

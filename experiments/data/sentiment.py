@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from experiments.config.build import as_tree, option
 from experiments.config.data import RandomData, Sizes
-from experiments.data.pairs import SentencePair
+from experiments.data.examples import SentencePair
 from experiments.data.source import Source
 from experiments.registry import dataset
 

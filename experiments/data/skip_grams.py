@@ -1,20 +1,19 @@
 """Skip-grams, words and their neighbours, from which static word vectors are learned.
 
-They are drawn at random places of a memory-mapped text, so no list of them grows with it.
+They are drawn at random from a memory-mapped text, so no list of them grows with it.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
-from experiments.data.batches import Batches, Rows
-from experiments.data.epoch import Epoch
+from experiments.data.pipeline import Batches, Epoch, Rows
 from experiments.errors import UsageError
 
 POWER = 0.75  # Mikolov et al. 2013, section 2.2
 REACH = 4  # windows that are searched for a neighbour among words of which some are left out
 CHUNK = 1 << 20  # ids that are counted at once
-TRIED = 65_536  # places from which the number of skip-grams is estimated
+TRIED = 65_536  # words from which the number of skip-grams is estimated
 
 
 class SkipGramBatch(NamedTuple):
@@ -31,29 +30,14 @@ class SkipGramBatch(NamedTuple):
     counted: np.ndarray
 
 
-def count(ids: np.ndarray, vocab_size: int) -> np.ndarray:
-    """Count the occurrences of each id, `[V]`."""
-    parts = (ids[start : start + CHUNK] for start in range(0, len(ids), CHUNK))
-    return sum((np.bincount(part, minlength=vocab_size) for part in parts), np.zeros(vocab_size))
-
-
 def keep_probabilities(counts: np.ndarray, threshold: float) -> np.ndarray:
     """Return the probability that an occurrence of a word is kept: √(t / f), at most 1.
 
     Frequent words give little information about their neighbours (Mikolov et al. 2013, equation 5).
-
-    Args:
-        counts: `[V]`, occurrences of each word.
-        threshold: t, the share of all words up to which a word is always kept.
+    The threshold t is the share f of all words up to which a word is always kept.
     """
     share = counts / counts.sum()
     return np.minimum(1, np.sqrt(threshold / np.maximum(share, np.finfo(float).tiny)))
-
-
-def noise(counts: np.ndarray) -> np.ndarray:
-    """Return the distribution of negatives `[V]`: counts to the power of 3/4."""
-    weights = counts**POWER
-    return weights / weights.sum()
 
 
 class SkipGramBatches(Batches[SkipGramBatch]):
@@ -61,8 +45,8 @@ class SkipGramBatches(Batches[SkipGramBatch]):
 
     Occurrences of frequent words are left out at random, anew for each skip-gram, and distances
     count the words that are kept. A negative may happen to be a neighbour, as in equation 4 of
-    Mikolov et al. 2013. The place of a skip-gram in its batch depends on those that were left out
-    before it, so all of a batch are drawn where some of its rows are read.
+    Mikolov et al. 2013. All of a batch are drawn where some of its rows are read, since each
+    depends on those that were left out before it.
     """
 
     padding = 0.0
@@ -83,28 +67,29 @@ class SkipGramBatches(Batches[SkipGramBatch]):
 
         Args:
             ids: of all sentences, one after the other.
-            ends: place where each sentence ends.
+            ends: index where each sentence ends.
             vocab_size: V.
             window: distance of the farthest neighbour.
             threshold: as in `keep_probabilities`.
             size: B.
             negatives: random words of each skip-gram.
-            seed: equal seeds give equal batches.
+            seed: of the batches.
 
         Raises:
             UsageError: there are no skip-grams.
         """
         self._ids, self._ends, self._window = ids, ends, window
         self._size, self._negatives, self._seed = size, negatives, seed
-        counts = count(ids, vocab_size)
+        parts = np.array_split(ids, len(ids) // CHUNK + 1)
+        counts = sum(np.bincount(part, minlength=vocab_size) for part in parts)
         self._keep = keep_probabilities(counts, threshold)
-        self._table = np.cumsum(noise(counts))
-        found = self._draw(np.random.default_rng(0), TRIED)
-        if not len(found):
+        weights = counts**POWER
+        self._table = np.cumsum(weights / weights.sum())  # of negatives
+        self._share = len(self._draw(np.random.default_rng(0), TRIED)) / TRIED
+        if not self._share:
             raise UsageError(
                 f"batch.threshold={threshold} leaves no two words of a sentence: raise it"
             )
-        self._share = len(found) / TRIED
         number = round(2 * window * len(ids) * self._share)
         self.epoch = Epoch(-(-number // size), examples=number, tokens=number)
 
@@ -124,8 +109,8 @@ class SkipGramBatches(Batches[SkipGramBatch]):
             drawn = self._draw(random, int(1.2 * missing / self._share) + 1)
             pairs = np.concatenate([pairs, drawn])[: self._size]
         # The last sum may be less than 1 by a rounding error.
-        places = random.random((self._size, self._negatives)) * self._table[-1]
-        negatives = np.searchsorted(self._table, places, side="right").astype(np.int32)
+        shares = random.random((self._size, self._negatives)) * self._table[-1]
+        negatives = np.searchsorted(self._table, shares, side="right").astype(np.int32)
         others = np.concatenate([pairs[:, 1:], negatives], axis=1)
         return SkipGramBatch(pairs[:, 0], others, counted=np.ones(self._size, bool))
 
@@ -135,13 +120,12 @@ class SkipGramBatches(Batches[SkipGramBatch]):
         center = center[random.random(tries) < self._keep[self._ids[center]]]
         distance = random.integers(1, self._window, size=(len(center), 1), endpoint=True)
         direction = random.choice((-1, 1), size=(len(center), 1))
-        places = center[:, None] + direction * np.arange(1, REACH * self._window + 1)
+        index = center[:, None] + direction * np.arange(1, REACH * self._window + 1)
         sentence = np.searchsorted(self._ends, center, side="right")
         start = np.where(sentence > 0, self._ends[sentence - 1], 0)
-        is_inside = (start[:, None] <= places) & (places < self._ends[sentence, None])
-        words = self._ids[np.where(is_inside, places, 0)]
+        is_inside = (start[:, None] <= index) & (index < self._ends[sentence, None])
+        words = self._ids[np.where(is_inside, index, 0)]
         kept = is_inside & (random.random(words.shape) < self._keep[words])
         is_neighbour = kept & (np.cumsum(kept, axis=1) == distance)
-        found = is_neighbour.any(axis=1)
         neighbour = words[np.arange(len(words)), is_neighbour.argmax(axis=1)]
-        return np.stack([self._ids[center], neighbour], axis=1)[found]
+        return np.stack([self._ids[center], neighbour], axis=1)[is_neighbour.any(axis=1)]

@@ -8,16 +8,14 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, partial
-from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
 
-from experiments.data.pairs import SentencePair
-from experiments.data.rows import EncodedPair
+from experiments.data.examples import EncodedPair, SentencePair, fingerprint
 from experiments.data.tokenizers import Tokenizers
 from experiments.files import PART, publish, remove_abandoned, write_whole
 
@@ -27,15 +25,10 @@ MapFunction = Callable[[Callable[[int], Any], Iterable[int]], Iterable[Any]]  # 
 
 
 class TextStore(Sequence[SentencePair]):
-    """Sentence pairs in an array_record file.
-
-    Attributes:
-        path: the file, which is opened when a pair is read: that takes time and memory for each.
-        fingerprint: hash of both sides of all pairs.
-    """
+    """Sentence pairs in an array_record file, which is opened when a pair is read."""
 
     def __init__(self, path: Path, fingerprint: str) -> None:
-        """Take the path of a file that `store_text` wrote."""
+        """Take the path of a file that `store_text` wrote, and a hash of its pairs."""
         self.path = path
         self.fingerprint = fingerprint
 
@@ -48,24 +41,17 @@ class TextStore(Sequence[SentencePair]):
         return ArrayRecordReader(str(self.path))
 
     def __len__(self) -> int:
-        """Number of pairs."""
         return self._reader.num_records()
 
-    @overload
-    def __getitem__(self, place: int) -> SentencePair: ...
-
-    @overload
-    def __getitem__(self, place: slice) -> list[SentencePair]: ...
-
-    def __getitem__(self, place: int | slice) -> SentencePair | list[SentencePair]:
+    def __getitem__(self, index: int | slice) -> SentencePair | list[SentencePair]:
         """One pair, or the pairs of a slice."""
-        if isinstance(place, slice):
-            return self.take(range(len(self))[place])
-        return self.take([range(len(self))[place]])[0]
+        if isinstance(index, slice):
+            return self.take(range(len(self))[index])
+        return self.take([range(len(self))[index]])[0]
 
-    def take(self, places: Iterable[int]) -> list[SentencePair]:
-        """The pairs at some places."""
-        return [SentencePair(*json.loads(record)) for record in self._reader.read([*places])]
+    def take(self, indices: Iterable[int]) -> list[SentencePair]:
+        """The pairs of these numbers."""
+        return [SentencePair(*json.loads(record)) for record in self._reader.read([*indices])]
 
     def __iter__(self) -> Iterator[SentencePair]:
         """Every pair, read in chunks."""
@@ -79,9 +65,7 @@ class ImageStore(list[SentencePair]):
     @property
     def fingerprint(self) -> str:
         """Hash of the images and classes."""
-        return _digest(
-            part for pair in self for part in (pair.source.tobytes(), pair.target.encode())
-        )
+        return fingerprint(part for pair in self for part in (pair.source.tobytes().hex(), pair[1]))
 
 
 class IdStore(Sequence[EncodedPair]):
@@ -91,7 +75,7 @@ class IdStore(Sequence[EncodedPair]):
         path: the folder; its name depends on the text and on the tokenizers.
         ids: of all pairs, one side after the other.
         lengths: positions of each side, ends included: `[pairs, sides]`.
-        ends: places in `ids` where each side ends: `[pairs, sides]`.
+        ends: index in `ids` where each side ends: `[pairs, sides]`.
     """
 
     def __init__(self, folder: Path, sides: int) -> None:
@@ -102,12 +86,11 @@ class IdStore(Sequence[EncodedPair]):
         self.ends = np.asarray(np.memmap(folder / "ends", np.int64, "r")).reshape(-1, sides)
 
     def __len__(self) -> int:
-        """Number of pairs."""
         return len(self.lengths)
 
-    def __getitem__(self, place: int) -> EncodedPair:
+    def __getitem__(self, index: int) -> EncodedPair:
         """The ids of a pair."""
-        ends, lengths = self.ends[place].tolist(), self.lengths[place].tolist()
+        ends, lengths = self.ends[index].tolist(), self.lengths[index].tolist()
         sides = zip(ends, lengths, strict=True)
         return EncodedPair(*(self.ids[end - length + 1 : end] for end, length in sides))
 
@@ -124,29 +107,29 @@ def store_text(
     """
     folder = cache / "text"
     folder.mkdir(parents=True, exist_ok=True)
-    known = folder / f"{_digest([name.encode()])}.json" if name else None
+    known = folder / f"{fingerprint([name])}.json" if name else None
     if known and known.exists():
-        content, fingerprint = json.loads(known.read_text())
+        content, text = json.loads(known.read_text())
         if (folder / content).exists():
-            return TextStore(folder / content, fingerprint)
-    records, text = hashlib.sha256(), hashlib.sha256()
+            return TextStore(folder / content, text)
     remove_abandoned(folder)
     with TemporaryDirectory(dir=folder, suffix=PART) as temporary:
         part = Path(temporary) / "records"
         writer = ArrayRecordWriter(str(part), "group_size:1,uncompressed")
+        records, texts = hashlib.sha256(), hashlib.sha256()
         try:
             for pair in read():
                 record = json.dumps(pair).encode()
                 records.update(record)
-                text.update(f"{pair.source}\t{pair.target}\n".encode())
+                texts.update(f"{pair.source}\t{pair.target}\n".encode())
                 writer.write(record)
         finally:
             writer.close()
-        content, fingerprint = f"{_short(records)}.array_record", _short(text)
+        content, text = f"{records.hexdigest()[:16]}.array_record", texts.hexdigest()[:16]
         publish(part, folder / content)
     if known:
-        write_whole(known, json.dumps([content, fingerprint]))
-    return TextStore(folder / content, fingerprint)
+        write_whole(known, json.dumps([content, text]))
+    return TextStore(folder / content, text)
 
 
 def store_ids(
@@ -165,15 +148,14 @@ def store_ids(
         max_ids: of an example; the rest of a longer source becomes further examples. No limit if
             None.
         map_function: calls a function for each of some items, and returns the results in their
-            order; see `experiments.data.beam` for one that uses several machines.
+            order; `experiments.prepare.BeamMap` uses several machines.
 
     Raises:
         ValueError: an unknown word.
     """
-    known = [tokenizer for tokenizer in tokenizers if tokenizer is not None]
-    tokens = chain.from_iterable((each.FILE.encode(), each.as_bytes()) for each in known)
-    limit = f".{max_ids}" if max_ids else ""
-    folder = cache / "ids" / f"{texts.path.stem}.{_digest(tokens)}{limit}"
+    known = [*filter(None, tokenizers)]
+    learned = fingerprint(f"{each.FILE} {each.as_bytes().hex()}" for each in known)
+    folder = cache / "ids" / f"{texts.path.stem}.{learned}.{max_ids or 'whole'}"
     if not folder.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
         remove_abandoned(folder.parent)
@@ -193,30 +175,17 @@ def store_ids(
 def _encoded(
     texts: TextStore, tokenizers: Tokenizers, max_ids: int | None, start: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Encode a chunk of pairs.
-
-    Returns:
-        The ids, one side after the other, and the number of ids of each side `[pairs, sides]`.
-    """
-    sides, sizes = sum(tokenizer is not None for tokenizer in tokenizers), []
-
-    def ids() -> Iterator[int]:
-        examples = (tokenizers.encode(pair)[:sides] for pair in texts[start : start + CHUNK])
-        for example in _pieces(examples, max_ids) if max_ids else examples:
-            for side in example:
-                sizes.append(len(side))
-                yield from side
-
-    found = np.fromiter(ids(), np.int32)
-    return found, np.array(sizes, np.int32).reshape(-1, sides)
-
-
-def _pieces(
-    examples: Iterable[Sequence[Sequence[int]]], max_ids: int
-) -> Iterator[Sequence[Sequence[int]]]:
-    """Split sources into pieces of at most `max_ids` ids."""
-    for (source,) in examples:
-        yield from ((source[place : place + max_ids],) for place in range(0, len(source), max_ids))
+    """Return the ids of a chunk of pairs, and the number of ids of each side `[pairs, sides]`."""
+    num_sides = len([*filter(None, tokenizers)])
+    encoded = []
+    for pair in texts[start : start + CHUNK]:
+        sides = tokenizers.encode(pair)[:num_sides]
+        if max_ids:  # of sources alone
+            (ids,) = sides
+            sides = [ids[first : first + max_ids] for first in range(0, len(ids), max_ids)]
+        encoded += [np.array(ids, np.int32) for ids in sides]
+    sizes = np.array([len(ids) for ids in encoded], np.int32).reshape(-1, num_sides)
+    return np.concatenate([np.zeros(0, np.int32), *encoded]), sizes
 
 
 def _write_ids(folder: Path, chunks: Iterable[tuple[np.ndarray, np.ndarray]]) -> None:
@@ -231,14 +200,3 @@ def _write_ids(folder: Path, chunks: Iterable[tuple[np.ndarray, np.ndarray]]) ->
             lengths.write(sizes + 1)
             ends.write(end + np.cumsum(sizes, dtype=np.int64))
             end += len(ids)
-
-
-def _digest(parts: Iterable[bytes]) -> str:
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(part)
-    return _short(digest)
-
-
-def _short(digest: "hashlib._Hash") -> str:
-    return digest.hexdigest()[:16]

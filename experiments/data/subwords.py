@@ -1,25 +1,51 @@
-"""Subwords that sentencepiece has learned: a model in which every text can be spelled."""
+"""Subwords that sentencepiece has learned, in which every text can be spelled, and BPE dropout."""
 
+import functools
 import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import sentencepiece
 
 from experiments.config.data import TextPart
-from experiments.data.tokenizers import Text
-from experiments.data.vocabulary import BOS, EOS, PAD
+from experiments.data.examples import EncodedExamples, EncodedPair, SentencePair
+from experiments.data.tokenizers import (
+    BOS,
+    EOS,
+    PAD,
+    Text,
+    Tokenizer,
+    Tokenizers,
+    without_specials,
+)
 from experiments.errors import UsageError
 
 BLANK = "▁"  # of sentencepiece, for a blank
-STAND_IN = "\ufdd0"  # replaces that character in texts: a code point that Unicode reserves
 UNKNOWN = "▅"  # of sentencepiece: it ignores lines that contain it
+# In texts, code points that Unicode reserves stand for `BLANK`, and each of those for itself.
+STAND_IN = "\ufdd0"
+ESCAPES = {BLANK: STAND_IN, STAND_IN: "\ufdd10", "\ufdd1": "\ufdd11"}
+ESCAPED = re.compile("\ufdd1[01]|\ufdd0")
+WORD = re.compile(f"{BLANK}?[^{BLANK}]+|{BLANK}")  # each begins with a blank
+CACHED = 2**18  # segmentations of words: some hundred megabytes at most
+
+
+def escape(text: str) -> str:
+    """Return a text without the character that means a blank for sentencepiece."""
+    return text.translate(str.maketrans(ESCAPES))
+
+
+def unescape(text: str) -> str:
+    """Invert `escape`."""
+    originals = {escaped: original for original, escaped in ESCAPES.items()}
+    return ESCAPED.sub(lambda match: originals[match[0]], text)
 
 
 @dataclass(frozen=True)
-class SubwordTokenizer:
+class SubwordTokenizer(Tokenizer):
     """Subwords (Kudo and Richardson 2018); decoding restores a text exactly."""
 
     FILE = "subwords.{side}.model"
@@ -27,60 +53,45 @@ class SubwordTokenizer:
     model: bytes
 
     @cached_property
-    def _processor(self) -> sentencepiece.SentencePieceProcessor:
+    def processor(self) -> sentencepiece.SentencePieceProcessor:
+        """The model of sentencepiece."""
         return sentencepiece.SentencePieceProcessor(model_proto=self.model)
 
     def __len__(self) -> int:
-        """Number of subwords."""
-        return self._processor.get_piece_size()
+        return self.processor.get_piece_size()
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of the subwords; there is one for every byte."""
-        return self._processor.encode(without_blank_signs(text))
+        return self.processor.encode(escape(text))
 
     def read(self, text: str) -> list[int]:
-        """Return the ids of a text without the blanks around it."""
         return self.encode(text.strip())
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the subwords as a text."""
-        spelled = []
-        for number in ids:
-            if number == EOS:
-                break
-            if number not in (PAD, BOS):
-                spelled.append(int(number))
-        text = self._processor.decode(spelled)
+        spelled = [*without_specials(ids)]
+        text = self.processor.decode(spelled)
         # Before a word that is spelled in bytes, sentencepiece leaves the blank in the text.
-        if spelled and self._processor.is_byte(spelled[0]):
+        if spelled and self.processor.is_byte(spelled[0]):
             text = text.removeprefix(BLANK)
-        return text.replace(BLANK, " ").replace(STAND_IN, BLANK)
+        return unescape(text.replace(BLANK, " "))
 
     def token(self, number: int) -> str:
         """Return the subword; a blank before it is an underscore."""
-        return self._processor.id_to_piece(int(number)).replace(BLANK, "_").replace(STAND_IN, BLANK)
+        return unescape(self.processor.id_to_piece(int(number)).replace(BLANK, "_"))
 
     def words(self, text: str) -> list[str]:
-        """Return the words, which blanks separate."""
         return text.split()
 
     def word_numbers(self, ids: Sequence[int]) -> list[int]:
         """Return the number of the word of each subword; a blank belongs to the word after it."""
-        texts = (self.decode(ids[: place + 1]) for place in range(len(ids)))
+        texts = (self.decode(ids[: end + 1]) for end in range(len(ids)))
         return [len(f"{text}x".split()) - 1 for text in texts]
 
     def pieces(self) -> list[str]:
         """Return all subwords in the spelling of sentencepiece."""
-        return self._processor.id_to_piece([*range(len(self))])
+        return self.processor.id_to_piece([*range(len(self))])
 
     def as_bytes(self) -> bytes:
-        """Return the model of sentencepiece."""
         return self.model
-
-
-def without_blank_signs(text: str) -> str:
-    """Return a text without the character that means a blank for sentencepiece."""
-    return text.replace(BLANK, STAND_IN)
 
 
 @dataclass(frozen=True)
@@ -90,66 +101,139 @@ class Subwords(Text):
     FILE = SubwordTokenizer.FILE
     LEARNED_FROM = 1_000_000
 
-    def _is_shared(self, config: TextPart | None) -> bool:
+    def _is_shared(self, config: TextPart) -> bool:
         return config.joint
 
-    def _name(self, config: TextPart | None) -> str:
-        return repr((config.kind, config.size))
+    def _learn(self, config: TextPart, texts: Callable[[], Iterator[str]]) -> SubwordTokenizer:
+        """Learn a model that changes no character and has a subword for every byte."""
+        model = io.BytesIO()
 
-    def _learn(
-        self, config: TextPart | None, texts: Callable[[], Iterator[str]]
-    ) -> SubwordTokenizer:
-        return SubwordTokenizer(_train(config.kind, config.size, texts))
+        def lines() -> Iterator[str]:
+            return (escape(text).replace(UNKNOWN, STAND_IN) for text in texts())
+
+        try:
+            sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=lines(),
+                model_writer=model,
+                model_type=config.kind,
+                vocab_size=config.size,
+                pad_id=PAD,
+                bos_id=BOS,
+                eos_id=EOS,
+                unk_id=EOS + 1,
+                character_coverage=1.0,
+                byte_fallback=True,
+                normalization_rule_name="identity",
+                remove_extra_whitespaces=False,
+                max_sentence_length=10 + max(len(line.encode()) for line in lines()),
+                num_threads=1,  # for the same bytes each time
+                minloglevel=2,
+            )
+        except RuntimeError as error:
+            raise UsageError(f"text.size={config.size} {_reason(str(error))}") from error
+        return SubwordTokenizer(model.getvalue())
 
     def _parse(self, content: bytes) -> SubwordTokenizer:
-        return _checked(content)
-
-
-def _train(kind: str, size: int, texts: Callable[[], Iterator[str]]) -> bytes:
-    """Return a model that changes no character and has a subword for every byte."""
-    model = io.BytesIO()
-
-    def lines() -> Iterator[str]:
-        return (without_blank_signs(text).replace(UNKNOWN, STAND_IN) for text in texts())
-
-    try:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=lines(),
-            model_writer=model,
-            model_type=kind,
-            vocab_size=size,
-            pad_id=PAD,
-            bos_id=BOS,
-            eos_id=EOS,
-            unk_id=EOS + 1,
-            character_coverage=1.0,
-            byte_fallback=True,
-            normalization_rule_name="identity",
-            remove_extra_whitespaces=False,
-            max_sentence_length=10 + max(len(line.encode()) for line in lines()),
-            num_threads=1,  # for the same bytes each time
-            minloglevel=2,
-        )
-    except RuntimeError as error:
-        raise UsageError(f"text.size={size} {_reason(str(error))}") from error
-    return model.getvalue()
+        tokenizer = SubwordTokenizer(content)
+        try:
+            len(tokenizer)
+        except RuntimeError as error:
+            raise ValueError("it is no model of sentencepiece") from error
+        return tokenizer
 
 
 def _reason(error: str) -> str:
     """Return what is wrong with a size, from the message of sentencepiece."""
     if high := re.search(r"too high .*<= (\d+)", error):
-        return f"is more than the {high[1]} subwords that this text has: choose at most {high[1]}"
+        return f"is more than this text has: choose at most {high[1]}"
     if low := re.search(r"smaller than required_chars\. \d+ vs (\d+)", error):
-        return f"is less than the {low[1]} subwords that this text needs: choose at least {low[1]}"
-    return f"cannot be learned: {error.strip().splitlines()[-1].rpartition('] ')[2]}"
+        return f"is less than this text needs: choose at least {low[1]}"
+    return f"cannot be learned: {error.strip().rpartition('] ')[2]}"
 
 
-def _checked(model: bytes) -> SubwordTokenizer:
-    tokenizer = SubwordTokenizer(model)
-    try:
-        size = len(tokenizer)
-    except RuntimeError:
-        size = 0
-    if not size:
-        raise ValueError("it is no model of sentencepiece")
-    return tokenizer
+class SubwordDropout:
+    """Segmentations of a text in which merges of BPE are left out at random.
+
+    Provilkov et al. 2020, section 3: at each step every possible merge is left out with probability
+    `rate`, and the best of the others is applied; if there is none, the word is complete. Sampling
+    by sentencepiece cannot be repeated, not even with a seed, because its generator starts with
+    another state in each process: a resumed run would differ.
+    """
+
+    def __init__(self, tokenizer: SubwordTokenizer, rate: float) -> None:
+        """Read the merges of a tokenizer that was learned as BPE; `rate` lies in [0, 1)."""
+        self._processor = processor = tokenizer.processor
+        special = processor.is_control, processor.is_unknown, processor.is_byte
+        numbers = [n for n in range(len(processor)) if not any(kind(n) for kind in special)]
+        self._ids = {processor.id_to_piece(number): number for number in numbers}
+        # Of two merges the one that was learned first is applied first.
+        self._ranks = {piece: -processor.get_score(number) for piece, number in self._ids.items()}
+        self._rate = rate
+        self._next = functools.lru_cache(CACHED)(self._merge_once)
+        self._plain = functools.lru_cache(CACHED)(lambda word: self._merge(word, [0] * len(word)))
+
+    def __call__(self, text: str, random: np.random.Generator) -> list[int]:
+        """Return the ids of a text, without begin and end."""
+        text = self._processor.normalize(escape(text))
+        # Merges left out before each applied merge; a word has fewer merges than letters.
+        left_out = (random.geometric(1 - self._rate, len(text)) - 1).tolist()
+        ids, start = [], 0
+        for word in WORD.findall(text):
+            word_ids, merges = self._plain(word)
+            if any(left_out[start : start + merges]):
+                word_ids, _ = self._merge(word, left_out[start : start + len(word)])
+            ids += word_ids
+            start += len(word)
+        return ids
+
+    def _merge(self, word: str, left_out: Sequence[int]) -> tuple[list[int], int]:
+        """Return the ids of a word, bytes for a letter without a piece, and the merges."""
+        pieces = (*word,)
+        for number in left_out:
+            if (merged := self._next(pieces, number)) is None:
+                break
+            pieces = merged
+        ids = []
+        for piece in pieces:
+            if piece in self._ids:
+                ids.append(self._ids[piece])
+            else:
+                ids += [self._processor.piece_to_id(f"<0x{byte:02X}>") for byte in piece.encode()]
+        return ids, len(word) - len(pieces)
+
+    def _merge_once(self, pieces: tuple[str, ...], left_out: int) -> tuple[str, ...] | None:
+        """Apply the best merge after the first `left_out`; None if there are no more."""
+        ranked = sorted(
+            (self._ranks[joined], index)
+            for index in range(len(pieces) - 1)
+            if (joined := pieces[index] + pieces[index + 1]) in self._ranks
+        )
+        if left_out >= len(ranked):
+            return None
+        _, index = ranked[left_out]
+        return (*pieces[:index], pieces[index] + pieces[index + 1], *pieces[index + 2 :])
+
+
+class PairDropout:
+    """New segmentations of both sides of pairs."""
+
+    def __init__(self, tokenizers: Tokenizers, rate: float, most: tuple[int, int]) -> None:
+        """Take tokenizers and a rate as `SubwordDropout`, and most positions of each side."""
+        self._source = self._target = SubwordDropout(tokenizers.source, rate)
+        if tokenizers.target != tokenizers.source:
+            self._target = SubwordDropout(tokenizers.target, rate)
+        self._most = most
+
+    def __call__(
+        self,
+        pairs: Sequence[SentencePair],
+        plain: Sequence[EncodedPair],
+        random: np.random.Generator,
+    ) -> EncodedExamples[EncodedPair]:
+        """Return new segmentations, drawn by `random`; `plain` ones of pairs that get too long."""
+        encoded = EncodedExamples[EncodedPair]()
+        for pair, whole in zip(pairs, plain, strict=True):
+            new = EncodedPair(self._source(pair.source, random), self._target(pair.target, random))
+            has_room = all(len(ids) < most for ids, most in zip(new, self._most, strict=True))
+            encoded.append(new if has_room else whole)
+        return encoded

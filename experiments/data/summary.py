@@ -17,7 +17,7 @@ from typing import ClassVar, NamedTuple
 
 from experiments.config.build import option
 from experiments.config.data import SMALLEST_TRAIN, RandomData, Sizes
-from experiments.data.pairs import SentencePair
+from experiments.data.examples import SentencePair
 from experiments.data.source import Source
 from experiments.data.tokenizers import Words
 from experiments.errors import check_at_least

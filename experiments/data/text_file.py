@@ -1,23 +1,23 @@
 """Text of a file, of a folder, or of the toy language: by characters or line by line.
 
 The beginning of one file is for training, its end for validation and tests. A folder has a file for
-each split: train.txt, validation.txt and test.txt. A byte order mark is left out. At most one chunk
-of the text is in memory.
+each split: train.txt, validation.txt and test.txt. A byte order mark is left out. The file is
+memory-mapped.
 """
 
-import io
 from codecs import getincrementaldecoder
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from typing import BinaryIO, ClassVar
+from typing import ClassVar
 
 from experiments.config.build import option
 from experiments.config.data import RandomData
+from experiments.data.corpora import name_of_files
 from experiments.data.draw import generator
-from experiments.data.fingerprint import name_of_files
-from experiments.data.pairs import SentencePair
+from experiments.data.examples import SentencePair
 from experiments.data.source import Source
 from experiments.data.subwords import Subwords
 from experiments.data.tokenizers import Characters
@@ -26,44 +26,43 @@ from experiments.registry import dataset
 
 CHUNK = 4_096  # bytes of an example of a running text; the store reads as many examples at once
 CUTS = {"train": (0.0, 0.9), "validation": (0.9, 0.95), "test": (0.95, 1.0)}
+KINDS = "a text file, a folder of train.txt, validation.txt and test.txt, or '' for toy sentences"
 
 
-def characters(config: "TextFileData", split: str, cache: Path) -> Iterator[SentencePair]:
+def characters(config: "TextFileData", split: str, _: Path) -> Iterator[SentencePair]:
     """Yield a split in chunks that follow one another.
 
     Raises:
         ValueError: a file that cannot be read.
     """
-    del cache
-    with _opened(config, split) as (file, start, end):
-        start, end = (_next_character(file, place) for place in (start, end))
-        decoder = io.IncrementalNewlineDecoder(getincrementaldecoder("utf-8-sig")(), translate=True)
-        file.seek(start)
-        for place in range(start, end, CHUNK):
-            chunk = file.read(min(CHUNK, end - place))
-            yield SentencePair(decoder.decode(chunk, final=place + CHUNK >= end))
+    with _bytes_of(config, split) as (text, *cuts):
+        start, end = (_next_character(text, index) for index in cuts)
+        decoder = getincrementaldecoder("utf-8" if start else "utf-8-sig")()
+        rest = ""
+        for index in range(start, end, CHUNK):
+            stop = min(index + CHUNK, end)
+            chunk = rest + decoder.decode(text[index:stop], final=stop == end)
+            rest = "\r" if chunk.endswith("\r") and stop < end else ""
+            yield SentencePair(chunk.removesuffix(rest).replace("\r\n", "\n"))
 
 
-def lines(config: "TextFileData", split: str, cache: Path) -> Iterator[SentencePair]:
+def lines(config: "TextFileData", split: str, _: Path) -> Iterator[SentencePair]:
     """Yield the lines of a split that are not blank.
 
     Raises:
         ValueError: a file that cannot be read, or that has too few lines.
     """
-    del cache
-    with _opened(config, split) as (file, start, end):
-        start, end = (_next_line(file, place) for place in (start, end))
-        file.seek(start)
-        is_empty = True
-        while file.tell() < end:
-            if text := file.readline().decode("utf-8-sig").strip():
-                yield SentencePair(text)
+    is_empty = True
+    with _bytes_of(config, split) as (text, *cuts):
+        start, end = (_next_line(text, index - 1) if index else 0 for index in cuts)
+        while start < end:
+            stop = _next_line(text, start)
+            if line := text[start:stop].decode("utf-8" if start else "utf-8-sig").strip():
+                yield SentencePair(line)
                 is_empty = False
-        if is_empty:
-            raise ValueError(
-                f"data.path={config.path} has no line for the {split} split: name a file of more "
-                "lines, or a folder of train.txt, validation.txt and test.txt"
-            )
+            start = stop
+    if is_empty:
+        raise ValueError(f"data.path={config.path} has no line for the {split} split: {KINDS}")
 
 
 def toy_text(config: "TextFileData") -> str:
@@ -74,8 +73,8 @@ def toy_text(config: "TextFileData") -> str:
 
 
 @contextmanager
-def _opened(config: "TextFileData", split: str) -> Iterator[tuple[BinaryIO, int, int]]:
-    """Open the text of a split, with the places in bytes where the split begins and ends.
+def _bytes_of(config: "TextFileData", split: str) -> Iterator[tuple[bytes | mmap, int, int]]:
+    """Yield all bytes of a text, and the indices where a split begins and ends.
 
     Raises:
         ValueError: a file that is missing, empty or no text.
@@ -84,35 +83,30 @@ def _opened(config: "TextFileData", split: str) -> Iterator[tuple[BinaryIO, int,
     if config.path and path.is_dir():
         path, cut = path / f"{split}.txt", (0.0, 1.0)
     try:
-        with path.open("rb") if config.path else io.BytesIO(toy_text(config).encode()) as file:
-            size = file.seek(0, io.SEEK_END)
-            if not size:
-                raise ValueError(f"data.path={path} is empty")
-            yield file, *(int(size * share) for share in cut)
+        if not config.path:
+            text = toy_text(config).encode()
+        elif not path.stat().st_size:
+            raise ValueError(f"data.path={path} is empty")
+        else:
+            with path.open("rb") as file:
+                text = mmap(file.fileno(), 0, access=ACCESS_READ)
+        yield text, *(int(len(text) * share) for share in cut)
     except FileNotFoundError:
-        raise ValueError(
-            f"data.path={path} is not there: name a text file, a folder of train.txt, "
-            "validation.txt and test.txt, or '' for sentences of the toy language"
-        ) from None
+        raise ValueError(f"data.path={path} is not there: name {KINDS}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"data.path={path} cannot be read as UTF-8 text: {error}") from None
 
 
-def _next_character(file: BinaryIO, place: int) -> int:
-    """Return the first place, from this one on, where a character begins or the file ends."""
-    file.seek(place)
-    while (byte := file.read(1)) and byte[0] & 0xC0 == 0x80:  # inside a character of UTF-8
-        place += 1
-    return place
+def _next_character(text: bytes | mmap, index: int) -> int:
+    """Return the first index, from this one on, where a character or a line end begins."""
+    while index < len(text) and text[index] & 0xC0 == 0x80:  # inside a character of UTF-8
+        index += 1
+    return index + (index > 0 and text[index - 1 : index + 1] == b"\r\n")
 
 
-def _next_line(file: BinaryIO, place: int) -> int:
-    """Return the first place, from this one on, where a line begins or the file ends."""
-    if place:
-        file.seek(place - 1)
-        file.readline()
-        return file.tell()
-    return 0
+def _next_line(text: bytes | mmap, index: int) -> int:
+    """Return the index after the line end at this index, or the first one after it."""
+    return text.find(b"\n", index) + 1 or len(text)
 
 
 def _name(config: "TextFileData") -> str:
@@ -131,9 +125,7 @@ LINES = Source(lines, text=Subwords(), may_split=True, name=_name)
 class TextFileData(RandomData):
     """Base of the config of a text; of one file, the end is for validation and tests."""
 
-    path: str = option(
-        "", "a file, or a folder of train.txt, validation.txt, test.txt; '' for toy sentences"
-    )
+    path: str = option("", KINDS)
     sentences: int = option(20_000, "sentences of the toy language", least=1)
 
 

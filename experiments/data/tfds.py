@@ -28,92 +28,69 @@ INFO = "dataset_info.json"
 CHUNK = 4_096  # examples that are read at once
 
 
-def _check(config: "TfdsData", info: tfds.core.DatasetInfo, split: str) -> None:
-    """Check that a prepared dataset has the features and the split of a config.
-
-    Raises:
-        ValueError: in one sentence.
-    """
-    kinds = {"source": tfds.features.Text, "target": tfds.features.Text | tfds.features.ClassLabel}
-    for side, kind in kinds.items():
-        if side == "target" and not config.target:
-            continue
-        known = [name for name, feature in info.features.items() if isinstance(feature, kind)]
-        one_of(f"data.{side}", getattr(config, side), known)
-    part = getattr(config.splits, split)
-    try:
-        info.splits[part]
-    except ValueError as error:
-        sizes = ", ".join(f"{name} ({known.num_examples:,})" for name, known in info.splits.items())
-        raise ValueError(
-            f"data.splits.{split}={part!r} is no split of {config.dataset}, nor a part of one, "
-            f"which has {sizes}"
-        ) from error
-
-
 def lines(config: "TfdsData", split: str) -> Iterator[tuple[Line, ...]]:
     """Yield the source and target, if `config.target` is one, of every example.
 
     Raises:
-        ValueError: as `_check`, or a dataset that is not prepared.
+        ValueError: a dataset that is not prepared, a feature or a split that it does not have.
         UsageError: a file that is missing or damaged.
     """
     part, builder = getattr(config.splits, split), _builder(config)
-    _check(config, builder.info, split)
+    features, splits = builder.info.features, builder.info.splits
+    kinds = {"source": tfds.features.Text, "target": tfds.features.Text | tfds.features.ClassLabel}
+    names = {side: name for side in kinds if (name := getattr(config, side))}
+    for side, name in names.items():
+        one_of(f"data.{side}", name, [n for n in features if isinstance(features[n], kinds[side])])
+    try:
+        splits[part]
+    except ValueError as error:
+        sizes = ", ".join(f"{name} ({known.num_examples:,})" for name, known in splits.items())
+        raise ValueError(
+            f"data.splits.{split}={part!r} is no split of {config.dataset}, nor a part of one, "
+            f"which has {sizes}"
+        ) from error
     try:
         stored = builder.as_data_source(split=part)
         for start in range(0, len(stored), CHUNK):
-            places = range(start, min(start + CHUNK, len(stored)))
-            for number, example in zip(places, stored.__getitems__(places), strict=True):
-                place = f"{config.dataset}, {part}, example {number}"
+            numbers = range(start, min(start + CHUNK, len(stored)))
+            for number, example in zip(numbers, stored.__getitems__(numbers), strict=True):
+                origin = f"{config.dataset}, {part}, example {number}"
                 yield tuple(
-                    _line(f"{place}, {name}", builder.info.features[name], example[name])
-                    for name in filter(None, (config.source, config.target))
+                    _line(f"{origin}, {name}", features[name], example[name])
+                    for name in names.values()
                 )
     except RuntimeError as error:  # of array_record
         raise UsageError(f"{builder.data_dir} cannot be read: {error}") from error
 
 
-def _line(place: str, feature: tfds.features.FeatureConnector, value: bytes | int) -> Line:
+def _line(origin: str, feature: tfds.features.FeatureConnector, value: bytes | int) -> Line:
     """Return a text, or the name of a class; TFDS has -1 for an example without one."""
     if not isinstance(feature, tfds.features.ClassLabel):
-        return Line.of(place, value)
-    return Line(place, "", "no class") if value < 0 else Line(place, feature.int2str(value))
+        return Line.of(origin, value)
+    return Line(origin, "", "no class") if value < 0 else Line(origin, feature.int2str(value))
 
 
 def _builder(config: "TfdsData") -> tfds.core.DatasetBuilder:
     """Open the newest version, or the one that is named."""
     name, _, version = config.dataset.partition(":")
     folder = Path(config.path or tfds.core.constants.DATA_DIR)
-    build = f"tfds build {config.dataset} --data_dir={folder} --file_format={FORMAT.value}"
-    versions = _versions(folder / name)
+    versions = [path.parent.name for path in (folder / name).glob(f"*/{INFO}")]
+    versions = sorted(filter(tfds.core.Version.is_valid, versions), key=tfds.core.Version)
     if not versions or version not in ("", *versions):
         raise ValueError(
-            f"data.dataset={config.dataset} is not prepared in {folder}, where there is "
-            f"{', '.join(_prepared(folder)) or 'none'}: `{build}` prepares it, with TensorFlow"
+            f"data.dataset={config.dataset} is not prepared in {folder}: with TensorFlow, `tfds "
+            f"build {config.dataset} --data_dir={folder} --file_format={FORMAT.value}` prepares it"
         )
     directory = folder / name / (version or versions[-1])
     read_json(directory / INFO, {"name": str, "version": str})  # raises if it is damaged
     builder = tfds.builder_from_directory(directory)
     if FORMAT not in builder.info.available_file_formats():
         raise ValueError(
-            f"{directory} is prepared as {builder.info.file_format.value}, and is read as "
-            f"{FORMAT.value}: `tfds convert_format --dataset_version_dir={directory} "
-            f"--out_file_format={FORMAT.value}` adds that, with TensorFlow"
+            f"{directory} is prepared as {builder.info.file_format.value}: with TensorFlow, `tfds "
+            f"convert_format --dataset_version_dir={directory} --out_file_format={FORMAT.value}` "
+            f"adds {FORMAT.value}"
         )
     return builder
-
-
-def _versions(folder: Path) -> list[str]:
-    """List the prepared versions of a dataset, the newest last."""
-    found = [path.parent.name for path in folder.glob(f"*/{INFO}")]
-    return sorted(filter(tfds.core.Version.is_valid, found), key=tfds.core.Version)
-
-
-def _prepared(folder: Path) -> list[str]:
-    """List the datasets in a folder, with their configurations."""
-    paths = [*folder.glob(f"*/*/{INFO}"), *folder.glob(f"*/*/*/{INFO}")]
-    return sorted({path.parent.parent.relative_to(folder).as_posix() for path in paths})
 
 
 SOURCE = corpus_source(

@@ -2,67 +2,159 @@
 
 import json
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Self
 
 from experiments.config.data import TextPart
-from experiments.data.fingerprint import fingerprint
-from experiments.data.pairs import SentencePair
-from experiments.data.rows import EncodedPair
-from experiments.data.vocabulary import Vocabulary
-from experiments.data.words import SPACED, WHOLE, Tokens
-from experiments.errors import UsageError
+from experiments.data.examples import EncodedPair, SentencePair, fingerprint
+from experiments.errors import UsageError, nearest
 from experiments.files import write_whole
 
 SIDES = ("source", "target")
+PAD, BOS, EOS = 0, 1, 2
+SPECIALS = ("<pad>", "<bos>", "<eos>")
 UNKNOWN_CHARACTER = "\ufffd"  # in place of those that the training text lacks
 
 
-class Tokenizer(Protocol):
-    """Conversion of text to ids and back; without characters, ids 0, 1, 2 are `PAD`, `BOS`, `EOS`.
+def tokenize(text: str) -> list[str]:
+    """Split a sentence at spaces and after apostrophes: "l'Afrique" is "l'", "Afrique"."""
+    return text.replace("'", "' ").split()
 
-    Attributes:
-        FILE: its name in a workdir, by the side of an example.
-    """
 
-    FILE: ClassVar[str]
+def detokenize(tokens: list[str]) -> str:
+    """Join tokens to a sentence: the inverse of `tokenize`."""
+    return " ".join(tokens).replace("' ", "'")
 
-    def __len__(self) -> int:
-        """Number of ids."""
 
-    def encode(self, text: str) -> list[int]:
-        """Return the ids of a text of the data, without begin and end."""
+@dataclass(frozen=True)
+class Tokens:
+    """A function from text to tokens, its inverse, and a name of both for stored vocabularies."""
 
-    def read(self, text: str) -> list[int]:
-        """Return the ids of a text that a person typed.
+    tokenize: Callable[[str], list[str]] = field(repr=False)
+    detokenize: Callable[[list[str]], str] = field(repr=False)
+    name: str
+
+
+WORDS = Tokens(tokenize, detokenize, "words")
+SPACED = Tokens(str.split, " ".join, "spaced")
+WHOLE = Tokens(lambda text: [text], "".join, "whole")  # a text is one token
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """A list of words, whose ids are their indices; padding, begin and end come first."""
+
+    words: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        """Check that the list can be read back."""
+        if self.words[:3] != SPECIALS or len({*self.words}) != len(self.words):
+            raise ValueError(f"a vocabulary starts with {SPECIALS} and contains each word once")
+
+    @classmethod
+    def of(cls, sentences: Iterable[Sequence[str]]) -> Self:
+        """Make a vocabulary of all words of tokenized sentences, the most frequent first.
 
         Raises:
-            ValueError: a word or character that is unknown.
+            UsageError: a word that is spelled as a special one.
         """
+        counts = Counter(word for sentence in sentences for word in sentence)
+        if taken := [word for word in SPECIALS if word in counts]:
+            raise UsageError(
+                f"the word or class {taken[0]!r} of the data is a special token of the "
+                "vocabulary: rename it"
+            )
+        return cls((*SPECIALS, *sorted(counts, key=lambda word: (-counts[word], word))))
 
+    @cached_property
+    def ids(self) -> dict[str, int]:
+        """Id of each word but the special ones."""
+        return {word: number for number, word in enumerate(self.words) if number >= len(SPECIALS)}
+
+    @cached_property
+    def _in_small_letters(self) -> dict[str, str]:
+        """Word by its lower-case spelling; the most frequent one if there are several."""
+        return {word.lower(): word for word in reversed([*self.ids])}
+
+    def respell(self, word: str) -> str:
+        """Return a word in the case in which it is known; an unknown one as it is."""
+        return word if word in self.ids else self._in_small_letters.get(word.lower(), word)
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def encode(self, sentence: Sequence[str], kind: str = "word") -> list[int]:
+        """Return the ids of the words, without begin and end.
+
+        Raises:
+            ValueError: a word that is unknown, named as a `kind`, with the nearest that is known.
+        """
+        try:
+            return [self.ids[word] for word in sentence]
+        except KeyError as error:
+            (word,) = error.args
+            hint = nearest(word, self.ids, quote=True)
+            raise ValueError(f"the {kind} {word!r} is not in the vocabulary{hint}") from None
+
+    def decode(self, ids: Iterable[int]) -> list[str]:
+        """Return the words of ids up to the first end; padding and begin are left out."""
+        return [self.words[number] for number in without_specials(ids)]
+
+
+def without_specials(ids: Iterable[int]) -> Iterator[int]:
+    """Yield the ids up to the first end, without padding and begin."""
+    for number in ids:
+        if number == EOS:
+            return
+        if number not in (PAD, BOS):
+            yield int(number)
+
+
+class Tokenizer(ABC):
+    """Conversion of text to ids and back; ids 0, 1, 2 are `PAD`, `BOS`, `EOS`, or characters."""
+
+    FILE: ClassVar[str]  # its name in a workdir, by the side of an example
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of a text of the data; a ValueError names an unknown word."""
+
+    @abstractmethod
+    def read(self, text: str) -> list[int]:
+        """Return the ids of a text that a person typed; a ValueError names what is unknown."""
+
+    @abstractmethod
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of ids up to the first end."""
 
+    @abstractmethod
     def token(self, number: int) -> str:
         """Return the token of an id, as a label."""
 
+    @abstractmethod
     def words(self, text: str) -> list[str]:
-        """Return the words of a text, between which alignments are."""
+        """Return the words of a text, known or not, between which alignments are."""
 
     def word_numbers(self, ids: Sequence[int]) -> list[int]:
         """Return the number of the word to which each token belongs, from 0."""
+        return [*range(len(ids))]
 
+    @abstractmethod
     def as_bytes(self) -> bytes:
         """Return the content of its file."""
 
 
 @dataclass(frozen=True)
-class WordTokenizer:
-    """Words of a vocabulary."""
+class WordTokenizer(Tokenizer):
+    """Words of a vocabulary; its file has one word on each line."""
 
     FILE = "vocabulary.{side}.txt"
 
@@ -70,15 +162,9 @@ class WordTokenizer:
     tokens: Tokens
 
     def __len__(self) -> int:
-        """Number of words."""
         return len(self.vocabulary)
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of the words.
-
-        Raises:
-            ValueError: an unknown word.
-        """
         kind = "class" if self.tokens is WHOLE else "word"
         return self.vocabulary.encode(self.tokens.tokenize(text), kind)
 
@@ -88,28 +174,20 @@ class WordTokenizer:
         return self.vocabulary.encode([self.vocabulary.respell(word) for word in words])
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the words as a text."""
         return self.tokens.detokenize(self.vocabulary.decode(ids))
 
     def token(self, number: int) -> str:
-        """Return the word."""
         return self.vocabulary.words[number]
 
     def words(self, text: str) -> list[str]:
-        """Return the words, known or not."""
         return self.tokens.tokenize(text)
 
-    def word_numbers(self, ids: Sequence[int]) -> list[int]:
-        """Return 0, 1, 2, … because each token is a word."""
-        return [*range(len(ids))]
-
     def as_bytes(self) -> bytes:
-        """Return one word on each line."""
-        return self.vocabulary.as_text().encode()
+        return ("\n".join(self.vocabulary.words) + "\n").encode()
 
 
 @dataclass(frozen=True)
-class CharacterTokenizer:
+class CharacterTokenizer(Tokenizer):
     """Characters of a list; the id of each is its index, and none is special."""
 
     FILE = "characters.{side}.json"
@@ -118,18 +196,15 @@ class CharacterTokenizer:
 
     def __post_init__(self) -> None:
         """Check that a text can be read back."""
-        if len({*self.characters}) != len(self.characters):
-            raise ValueError("a list of characters contains each once")
-        if UNKNOWN_CHARACTER not in self.characters:
-            raise ValueError(f"a list of characters contains {UNKNOWN_CHARACTER!r}")
+        if len(self.ids) != len(self.characters) or UNKNOWN_CHARACTER not in self.ids:
+            raise ValueError(
+                f"a list of characters contains each once, and {UNKNOWN_CHARACTER!r} among them"
+            )
 
     @classmethod
-    def of(cls, texts: Iterable[str]) -> "CharacterTokenizer":
+    def of(cls, texts: Iterable[str]) -> Self:
         """Make a tokenizer of all characters of some texts, in the order of Unicode."""
-        known = {UNKNOWN_CHARACTER}
-        for text in texts:
-            known.update(text)
-        return cls("".join(sorted(known)))
+        return cls("".join(sorted({UNKNOWN_CHARACTER}.union(*texts))))
 
     @cached_property
     def ids(self) -> dict[str, int]:
@@ -137,7 +212,6 @@ class CharacterTokenizer:
         return {character: number for number, character in enumerate(self.characters)}
 
     def __len__(self) -> int:
-        """Number of characters."""
         return len(self.characters)
 
     def encode(self, text: str) -> list[int]:
@@ -146,34 +220,22 @@ class CharacterTokenizer:
         return [self.ids.get(character, unknown) for character in text]
 
     def read(self, text: str) -> list[int]:
-        """Return the ids of known characters.
-
-        Raises:
-            ValueError: an unknown character.
-        """
         for character in text:
             if character not in self.ids:
                 raise ValueError(f"the character {character!r} is not in the text that was learned")
         return self.encode(text)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the characters as a text."""
         return "".join(self.characters[number] for number in ids)
 
     def token(self, number: int) -> str:
-        """Return the character."""
         return self.characters[number]
 
     def words(self, text: str) -> list[str]:
         """Return the characters: each is aligned."""
         return [*text]
 
-    def word_numbers(self, ids: Sequence[int]) -> list[int]:
-        """Return 0, 1, 2, … because each token is a word."""
-        return [*range(len(ids))]
-
     def as_bytes(self) -> bytes:
-        """Return one line of JSON."""
         return (json.dumps(self.characters, ensure_ascii=False) + "\n").encode()
 
 
@@ -216,22 +278,10 @@ class Tokenizers(NamedTuple):
                 )
 
 
-class Corpus(Protocol):
-    """Sentence pairs, and the fingerprint of their text."""
-
-    @property
-    def fingerprint(self) -> str:
-        """Hash of both sides of all pairs."""
-
-    def __iter__(self) -> Iterator[SentencePair]:
-        """Every pair."""
-
-
 class Text(ABC):
     """How the text of a dataset becomes tokens.
 
-    Methods take the numbers of the sides of a pair that have tokens, 0 for the source and 1 for the
-    target.
+    Methods take `config.text`, and the sides that have tokens: 0, the source, and 1, the target.
     """
 
     FILE: ClassVar[str]
@@ -240,7 +290,7 @@ class Text(ABC):
     def learn(
         self,
         config: TextPart | None,
-        pairs: Corpus,
+        pairs: Any,  # noqa: ANN401 - sentence pairs with a `fingerprint`
         cache: Path,
         sides: Sequence[int] = (0, 1),
     ) -> Tokenizers:
@@ -251,17 +301,15 @@ class Text(ABC):
         """
 
         def tokenizer(*sides: int) -> Tokenizer:
-            def texts() -> Iterator[str]:
-                return (pair[n] for n in sides for pair in islice(pairs, self.LEARNED_FROM))
+            path = cache / "tokens" / fingerprint([repr((self, config, sides)), pairs.fingerprint])
+            if not path.exists():
+                path.parent.mkdir(parents=True, exist_ok=True)
 
-            if (name := self._name(config)) is None:
-                return self._learn(config, texts)
-            kind = repr((self.FILE, name, sides, self.LEARNED_FROM))
-            kept = cache / "tokens" / fingerprint([kind, pairs.fingerprint])
-            if not kept.exists():
-                kept.parent.mkdir(parents=True, exist_ok=True)
-                write_whole(kept, self._learn(config, texts).as_bytes())
-            return _parsed(kept, self._parse)
+                def texts() -> Iterator[str]:
+                    return (pair[n] for n in sides for pair in islice(pairs, self.LEARNED_FROM))
+
+                write_whole(path, self._learn(config, texts).as_bytes())
+            return self._read(path)
 
         if len(sides) == 2 and self._is_shared(config):
             return Tokenizers(*[tokenizer(*sides)] * 2)
@@ -273,19 +321,18 @@ class Text(ABC):
         Raises:
             UsageError: a file that is missing or damaged.
         """
-        paths = [directory / self.FILE.format(side=name) for name in SIDES]
-        return Tokenizers(
-            *(_parsed(paths[side], self._parse) if side in sides else None for side in (0, 1))
-        )
+        paths = [directory / self.FILE.format(side=side) for side in SIDES]
+        return Tokenizers(*(self._read(paths[n]) if n in sides else None for n in (0, 1)))
+
+    def _read(self, path: Path) -> Tokenizer:
+        try:
+            return self._parse(path.read_bytes())
+        except (OSError, ValueError) as error:
+            raise UsageError(f"{path} cannot be read: {error}") from error
 
     def _is_shared(self, config: TextPart | None) -> bool:
         """Return whether both sides have the same tokens."""
-        del config
         return False
-
-    @abstractmethod
-    def _name(self, config: TextPart | None) -> str | None:
-        """Name the tokens, if the same text always has the same; None if they are not stored."""
 
     @abstractmethod
     def _learn(self, config: TextPart | None, texts: Callable[[], Iterator[str]]) -> Tokenizer: ...
@@ -309,19 +356,14 @@ class Words(Text):
     shared: bool = False
 
     def _is_shared(self, config: TextPart | None) -> bool:
-        del config
         return self.shared
 
-    def _name(self, config: TextPart | None) -> str | None:
-        del config
-        return self.tokens.name
-
     def _learn(self, config: TextPart | None, texts: Callable[[], Iterator[str]]) -> WordTokenizer:
-        del config
         return WordTokenizer(Vocabulary.of(map(self.tokens.tokenize, texts())), self.tokens)
 
     def _parse(self, content: bytes) -> WordTokenizer:
-        return WordTokenizer(Vocabulary.from_text(content.decode()), self.tokens)
+        words = content.decode().removesuffix("\n").split("\n")
+        return WordTokenizer(Vocabulary((*words,)), self.tokens)
 
 
 @dataclass(frozen=True)
@@ -330,22 +372,8 @@ class Characters(Text):
 
     FILE = CharacterTokenizer.FILE
 
-    def _name(self, config: TextPart | None) -> str:
-        del config
-        return "characters"
-
-    def _learn(
-        self, config: TextPart | None, texts: Callable[[], Iterator[str]]
-    ) -> CharacterTokenizer:
-        del config
+    def _learn(self, config: TextPart | None, texts: Callable[[], Iterator[str]]) -> Tokenizer:
         return CharacterTokenizer.of(texts())
 
     def _parse(self, content: bytes) -> CharacterTokenizer:
         return CharacterTokenizer(json.loads(content))
-
-
-def _parsed(path: Path, parse: Callable[[bytes], Tokenizer]) -> Tokenizer:
-    try:
-        return parse(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path} cannot be read: {error}") from error

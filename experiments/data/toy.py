@@ -4,12 +4,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from experiments.config.data import RandomData
-from experiments.data.pairs import SentencePair
+from experiments.data.examples import SentencePair
 from experiments.data.source import Source
-from experiments.data.tokenizers import Words
+from experiments.data.tokenizers import WORDS, Words
 from experiments.data.toy_language import ToyTranslation, corpus_name, prepare
 from experiments.data.toy_language.splits import ToySizes
-from experiments.data.words import WORDS
 from experiments.registry import dataset
 
 

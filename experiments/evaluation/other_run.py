@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from experiments.data.pairs import SentencePair
+from experiments.data.examples import SentencePair
 from experiments.errors import UsageError
 from experiments.evaluation.scores import paired_bootstrap
 from experiments.json_files import read_json

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 
 from experiments.analysis.senses import occurrences
-from experiments.data.pairs import SentencePair
+from experiments.data.examples import SentencePair
+from experiments.data.tokenizers import tokenize
 from experiments.data.toy_language.entries import ADJECTIVE
-from experiments.data.words import tokenize
 
 
 def _agrees(pair: SentencePair) -> bool:

@@ -1,13 +1,14 @@
 """Predictions: the answers of a model to lines of input, printed as text or as JSON."""
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 Input = TypeVar("Input")
 
-REPLACEMENT = "\ufffd"  # in place of bytes that are not UTF-8
+SURROGATE = re.compile("[\ud800-\udfff]")  # in place of a byte that is not UTF-8
 
 
 class Choice(NamedTuple):
@@ -57,7 +58,7 @@ def predictions(
     """
 
     def convert(line: str) -> Input | Prediction:
-        if REPLACEMENT in line:
+        if SURROGATE.search(line):
             return Prediction(error="the line has bytes that are no UTF-8")
         if not (line.strip() or reads_blank):
             return Prediction()

@@ -7,8 +7,7 @@ from itertools import takewhile
 from typing import NamedTuple
 from unicodedata import category
 
-from experiments.data.tokenizers import Tokenizer, WordTokenizer
-from experiments.data.vocabulary import SPECIALS, Vocabulary
+from experiments.data.tokenizers import SPECIALS, Tokenizer, Vocabulary, WordTokenizer
 
 EDGES = re.compile(r"(\W*)(.*\w)?(.*)", re.DOTALL)  # signs, a word, signs
 SIMILAR = 0.8  # least similarity of a known word that is suggested, as in `difflib`

@@ -14,8 +14,7 @@ from attention.modules import POSITIONS
 from experiments.compilation import compiled
 from experiments.config import Config
 from experiments.config.decoding import SamplingPart
-from experiments.data.tokenizers import Tokenizer
-from experiments.data.vocabulary import EOS
+from experiments.data.tokenizers import EOS, Tokenizer
 from experiments.inference.prediction import Prediction
 from experiments.inference.sentence import Sentence, read_sentence
 from experiments.processes import gather_to_host

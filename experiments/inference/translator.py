@@ -12,8 +12,8 @@ from jax import Array
 
 from attention.decoding import GNMT, Beam, GenerationOutput, Greedy, StoppingCriteria, generate
 from attention.modules import Output
-from experiments.data.tokenizers import Tokenizers
-from experiments.data.vocabulary import BOS, EOS
+from experiments.data.tokenizers import BOS, EOS, Tokenizers
+from experiments.files import split_lines
 from experiments.inference.by_rows import by_rows
 from experiments.inference.sentence import Sentence, read_sentence
 
@@ -191,7 +191,7 @@ class Translator:
 
     def _text(self, ids: list[int]) -> str:
         """Return a translation in one line; a model of bytes may generate line feeds."""
-        return " ".join(self._tokenizers.target.decode(ids).splitlines())
+        return " ".join(split_lines(self._tokenizers.target.decode(ids)))
 
     def with_copies(
         self, ids: Sequence[int], weights: np.ndarray, unknown: Mapping[int, str]

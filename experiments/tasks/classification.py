@@ -15,11 +15,9 @@ from experiments.config import Config
 from experiments.config.batch import ExampleBatchPart
 from experiments.config.model import ClassifierModel
 from experiments.config.train import LabelTrainPart
-from experiments.data.rows import EncodedPair
-from experiments.data.tokenizers import Tokenizers, Words
-from experiments.data.vocabulary import PAD, SPECIALS
-from experiments.data.windows import Buckets, Once, Windows
-from experiments.data.words import WHOLE
+from experiments.data.examples import EncodedPair
+from experiments.data.pipeline import Buckets, ShuffledBatches, SortedBatches
+from experiments.data.tokenizers import PAD, SPECIALS, WHOLE, Tokenizers, Words
 from experiments.inference.images import read_image
 from experiments.inference.prediction import Choice, Prediction
 from experiments.inference.sentence import Sentence, read_sentence
@@ -100,18 +98,18 @@ class Classification(Task[LabelledBatch]):
             config, embedding, num_classes=self.num_classes, pooling=pooling, rngs=rngs
         )
 
-    def training_batches(self) -> Windows[LabelledBatch]:
+    def training_batches(self) -> ShuffledBatches[LabelledBatch]:
         """Shuffled batches of `batch.size` examples."""
         ids = self.ids("train")
-        windows = Windows(_Counted(ids), self._layout, seed=self.config.seed)
+        windows = ShuffledBatches(_Counted(ids), self._layout, seed=self.config.seed)
         if not self.source.has_images:  # each row has `max_length` positions
             filled = self._positions(ids).mean() / self.config.model.max_length
             windows.padding = 1 - (1 - windows.padding) * filled
         return windows
 
-    def batches(self, split: str) -> Once[LabelledBatch]:
+    def batches(self, split: str) -> SortedBatches[LabelledBatch]:
         """As in `Task`."""
-        return Once(_Counted(self.ids(split)), self._layout)
+        return SortedBatches(_Counted(self.ids(split)), self._layout)
 
     @cached_property
     def _blank(self) -> np.ndarray:
@@ -237,7 +235,7 @@ class Classification(Task[LabelledBatch]):
 
 
 class _Counted:
-    """Examples as `Windows` takes them, each of one position: a batch is counted in examples."""
+    """Examples for batches, each of one position: a batch is counted in examples."""
 
     def __init__(self, ids: Ids) -> None:
         self._ids = ids

@@ -16,11 +16,11 @@ from experiments.config.batch import TextBatchPart
 from experiments.config.decoding import SamplingPart
 from experiments.config.model import DecoderModel
 from experiments.config.train import LabelTrainPart
-from experiments.data.pairs import SentencePair
-from experiments.data.rows import PackedBatch
-from experiments.data.text import FixedWindows, RandomWindows, TextBatch
-from experiments.data.vocabulary import BOS
-from experiments.data.windows import Once, PackedRows, Windows
+from experiments.data.examples import SentencePair
+from experiments.data.packing import PackedBatch
+from experiments.data.pipeline import PackedRows, ShuffledBatches, SortedBatches
+from experiments.data.text_windows import FixedWindows, RandomWindows, TextBatch
+from experiments.data.tokenizers import BOS
 from experiments.errors import UsageError
 from experiments.experts import make_layer
 from experiments.inference.prediction import Prediction
@@ -65,21 +65,21 @@ class LanguageModeling(Task[TextBatch | PackedBatch]):
             settings, vocab_size=vocab_size, rngs=rngs, make_layer=make
         )
 
-    def training_batches(self) -> RandomWindows | Windows[PackedBatch]:
+    def training_batches(self) -> RandomWindows | ShuffledBatches[PackedBatch]:
         """Random windows of running text, or packed rows."""
         ids, batch, seed = self.ids("train"), self.config.batch, self.config.seed
         if self.source.is_running:
             size = batch.tokens // batch.row_length
             return RandomWindows(ids.ids, context=batch.row_length, size=size, seed=seed)
-        return Windows(ids, PackedRows([batch.row_length], batch.tokens), seed=seed)
+        return ShuffledBatches(ids, PackedRows([batch.row_length], batch.tokens), seed=seed)
 
-    def batches(self, split: str) -> FixedWindows | Once[PackedBatch]:
+    def batches(self, split: str) -> FixedWindows | SortedBatches[PackedBatch]:
         """As in `Task`."""
         ids, batch = self.ids(split), self.config.batch
         if self.source.is_running:
             size = min(EVALUATED_ROWS, -(-len(ids.ids) // batch.row_length))
             return FixedWindows(ids.ids, context=batch.row_length, size=size)
-        return Once(ids, PackedRows([batch.row_length], batch.tokens))
+        return SortedBatches(ids, PackedRows([batch.row_length], batch.tokens))
 
     def _fitting(self, split: str) -> tuple[Examples, Ids]:
         examples, ids = super()._fitting(split)
@@ -89,6 +89,11 @@ class LanguageModeling(Task[TextBatch | PackedBatch]):
             raise UsageError(
                 f"the {split} split{place} has {len(ids.ids)} characters: batch.row_length="
                 f"{context} needs at least {context + 1}"
+            )
+        if not self.source.is_running and (longest := ids.lengths.max()) > context:
+            raise UsageError(
+                f"the {split} split has an example of {longest} positions: raise "
+                f"batch.row_length={context}"
             )
         return examples, ids
 

@@ -22,10 +22,11 @@ from experiments.analysis.senses import (
 from experiments.config.batch import SentenceBatchPart
 from experiments.config.model import EncoderModel
 from experiments.config.train import LabelTrainPart
-from experiments.data.masking import FixedMasks, MaskedBatch, MaskedWindows, Masking
-from experiments.data.rows import Batch, Encoded, EncodedPair
-from experiments.data.vocabulary import EOS, SPECIALS
-from experiments.data.windows import Buckets, Once
+from experiments.data.examples import EncodedExamples, EncodedPair
+from experiments.data.masking import FixedMasks, MaskedBatch, MaskedBatches, Masking
+from experiments.data.packing import Batch
+from experiments.data.pipeline import Buckets, SortedBatches
+from experiments.data.tokenizers import EOS, SPECIALS
 from experiments.inference.prediction import Choice, Prediction
 from experiments.inference.sentence import Sentence, read_sentence
 from experiments.losses import TokenLosses
@@ -65,12 +66,12 @@ class MaskedLanguageModeling(Task[MaskedBatch]):
     def _masking(self, seed: int) -> Masking:
         return Masking(len(self.tokenizers.source), seed)
 
-    def training_batches(self) -> MaskedWindows:
+    def training_batches(self) -> MaskedBatches:
         """Shuffled batches with new gaps in each epoch."""
         if self.source.has_phenomena:
             check_senses(self.examples("train"), self.examples("test"))
         layout, seed = self._layout(*self.config.batch.bucket_lengths), self.config.seed
-        return MaskedWindows(self.ids("train"), layout, self._masking(seed), seed=seed)
+        return MaskedBatches(self.ids("train"), layout, self._masking(seed), seed=seed)
 
     def batches(self, split: str) -> FixedMasks:
         """As in `Task`; the gaps are always the same."""
@@ -127,8 +128,8 @@ class MaskedLanguageModeling(Task[MaskedBatch]):
     ) -> Iterator[Prediction]:
         """Fill the gaps of each line."""
         rows: dict[int, list[np.ndarray]] = {}
-        examples = Encoded(EncodedPair(sentence.ids) for _, sentence in inputs)
-        batches = Once(examples, self._layout()) if examples else ()
+        examples = EncodedExamples(EncodedPair(sentence.ids) for _, sentence in inputs)
+        batches = SortedBatches(examples, self._layout()) if examples else ()
         for number, batch in enumerate(batches):
             best = self._fill(state.parameters, batch.source, batch.source_lengths)
             best = zip(batches.members(number), *map(np.asarray, best), strict=False)
@@ -203,7 +204,7 @@ class MaskedLanguageModeling(Task[MaskedBatch]):
         found, ids = occurrences(self.examples(split)), self.ids(split)
         wanted = sorted({one.sentence for one in found})
         vectors: dict[int, np.ndarray] = {}
-        batches = Once(Encoded(ids[number] for number in wanted), self._layout())
+        batches = SortedBatches(EncodedExamples(ids[number] for number in wanted), self._layout())
         for number, batch in enumerate(batches):
             read = np.asarray(self._encode(state.parameters, batch.source, batch.source_lengths))
             found_here = zip(batches.members(number), read, strict=False)

@@ -16,16 +16,10 @@ from jax import Array
 from attention.modules import Output
 from experiments.analysis.collect import Collector, Example
 from experiments.config import Config
-from experiments.data.batches import (
-    CachedBatches,
-    FiniteBatches,
-    TrainingBatches,
-    reads_rows,
-)
 from experiments.data.corpora import warn_dropped
-from experiments.data.pairs import SentencePair
-from experiments.data.rows import Encoded, EncodedPair
-from experiments.data.sources import Splits
+from experiments.data.examples import EncodedExamples, EncodedPair, SentencePair
+from experiments.data.pipeline import FiniteBatches, TrainingBatches, reads_rows
+from experiments.data.source import Splits
 from experiments.data.store import (
     IdStore,
     ImageStore,
@@ -51,7 +45,7 @@ LARGEST_EXPONENT = math.log(sys.float_info.max)  # of a float
 
 Batch = TypeVar("Batch")
 Examples = TextStore | ImageStore
-Ids = IdStore | Encoded[EncodedPair]
+Ids = IdStore | EncodedExamples[EncodedPair]
 
 
 class Measured(NamedTuple):
@@ -234,7 +228,7 @@ class Task(ABC, Generic[Batch]):
     @cached_property
     def _validation(self) -> Iterable[Batch]:
         batches = self.batches("validation")
-        return CachedBatches(batches) if reads_rows(batches) else [*batches]
+        return batches if reads_rows(batches) else [*batches]
 
     def predict(self, state: TrainState, lines: Sequence[str]) -> Iterator[Prediction]:
         """Answer each line in the terms of the task, in order."""
@@ -371,7 +365,7 @@ class Task(ABC, Generic[Batch]):
     def _fitting(self, split: str) -> tuple[Examples, Ids]:
         examples = self.splits[split]
         if self.source.has_images:
-            return examples, Encoded(map(self.tokenizers.encode, examples))
+            return examples, EncodedExamples(map(self.tokenizers.encode, examples))
         longest = getattr(self.config.model, "max_length", None)
         room = getattr(self.config.batch, "row_length", 0) or longest
         if longest is None or self.source.is_running:

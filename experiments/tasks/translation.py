@@ -22,13 +22,12 @@ from experiments.config.batch import PairBatchPart
 from experiments.config.decoding import SearchPart
 from experiments.config.model import EncoderDecoderModel, RecurrentModel
 from experiments.config.train import LabelTrainPart
-from experiments.data.packing import row_lengths
-from experiments.data.rows import Batch, Encoded, EncodedPair, PackedPairs
-from experiments.data.sources import Splits
-from experiments.data.subword_dropout import PairDropout
-from experiments.data.tokenizers import Tokenizers
-from experiments.data.vocabulary import BOS, EOS, PAD, SPECIALS
-from experiments.data.windows import Buckets, Once, PackedPairRows, Windows
+from experiments.data.examples import EncodedExamples, EncodedPair
+from experiments.data.packing import Batch, PackedPairs, row_lengths
+from experiments.data.pipeline import Buckets, PackedRows, ShuffledBatches, SortedBatches
+from experiments.data.source import Splits
+from experiments.data.subwords import PairDropout
+from experiments.data.tokenizers import BOS, EOS, PAD, SPECIALS, Tokenizers
 from experiments.errors import UsageError
 from experiments.evaluation.phenomena import by_phenomenon
 from experiments.inference.prediction import Prediction
@@ -113,7 +112,7 @@ class Translation(Task[Batch | PackedPairs]):
             rngs=rngs,
         )
 
-    def training_batches(self) -> Windows[Batch | PackedPairs]:
+    def training_batches(self) -> ShuffledBatches[Batch | PackedPairs]:
         """Shuffled batches; with `text.dropout` each epoch is segmented anew."""
         config, ids, examples = self.config, self.ids("train"), self.examples("train")
         batch, longest = config.batch, config.model.max_length
@@ -121,26 +120,26 @@ class Translation(Task[Batch | PackedPairs]):
         if batch.packed:
             length = batch.row_length
             most = (length, length) if length else row_lengths(ids.lengths, longest)
-            layout = PackedPairRows(most, batch.tokens)
+            layout = PackedRows(most, batch.tokens)
         else:
             layout = Buckets([*batch.bucket_lengths, longest], batch.tokens)
         if config.text is None or not config.text.dropout:
-            return Windows(ids, layout, seed=config.seed)
+            return ShuffledBatches(ids, layout, seed=config.seed)
         segment = PairDropout(self.tokenizers, config.text.dropout, most)
 
-        def redraw(places: np.ndarray, random: np.random.Generator) -> Encoded[EncodedPair]:
+        def redraw(places: np.ndarray, random: np.random.Generator) -> EncodedExamples[EncodedPair]:
             plain = [ids[place] for place in places]
             return segment(examples.take(places.tolist()), plain, random)
 
-        return Windows(ids, layout, seed=config.seed, size=REDRAWN, redraw=redraw)
+        return ShuffledBatches(ids, layout, seed=config.seed, block=REDRAWN, redraw=redraw)
 
-    def batches(self, split: str) -> Once[Batch | PackedPairs]:
+    def batches(self, split: str) -> SortedBatches[Batch | PackedPairs]:
         """As in `Task`, in few shapes: compiling takes more time than a little padding."""
         batch, longest = self.config.batch, self.config.model.max_length
         layout = Buckets([max(batch.bucket_lengths), longest], batch.tokens)
         if batch.packed:
-            layout = PackedPairRows((longest, longest), batch.tokens)
-        return Once(self.ids(split), layout)
+            layout = PackedRows((longest, longest), batch.tokens)
+        return SortedBatches(self.ids(split), layout)
 
     def loss(
         self, model: EncoderDecoder, batch: Batch | PackedPairs, rng: Array | None

@@ -19,7 +19,7 @@ from experiments.config.batch import SkipGramBatchPart
 from experiments.config.model import SkipGramModel
 from experiments.config.train import TrainPart
 from experiments.data.skip_grams import SkipGramBatch, SkipGramBatches
-from experiments.data.vocabulary import SPECIALS
+from experiments.data.tokenizers import SPECIALS
 from experiments.inference.prediction import Prediction
 from experiments.losses import TokenLosses, negative_sampling_losses
 from experiments.processes import gather_to_host

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from experiments.config import Config
 from experiments.config.train import parse_duration
-from experiments.data.epoch import Epoch
+from experiments.data.pipeline import Epoch
 from experiments.errors import as_usage_errors
 
 

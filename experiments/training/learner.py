@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 
 from experiments.compilation import compiled
 from experiments.config import Config
-from experiments.data.batches import TrainingBatches
+from experiments.data.pipeline import TrainingBatches
 from experiments.errors import as_usage_errors
 from experiments.losses import per_token
 from experiments.optimizer import optimizer, schedule

@@ -13,7 +13,7 @@ from jax import Array
 from experiments.checkpoint import Checkpoints
 from experiments.config import Config
 from experiments.config.train import TrainPart
-from experiments.data.batches import TrainingBatches
+from experiments.data.pipeline import TrainingBatches
 from experiments.environment import bits_depend_on
 from experiments.errors import Stopped, UsageError
 from experiments.files import remove_abandoned, write_whole

@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 
 import run
 from experiments.cli import Command
-from experiments.data import sources
+from experiments.data.source import Splits
 from experiments.errors import UsageError
 from experiments.evaluation.scores import paired_bootstrap
 from experiments.workdir import Workdir
@@ -44,8 +44,8 @@ def read_rows(folder, split):
 @pytest.fixture
 def read(monkeypatch):
     """Return a list to which the names of loaded splits are appended."""
-    names, original = [], sources.store_split
-    monkeypatch.setattr(sources, "store_split", lambda *a: names.append(a[1]) or original(*a))
+    names, original = [], Splits.__missing__
+    monkeypatch.setattr(Splits, "__missing__", lambda *a: names.append(a[1]) or original(*a))
     return names
 
 

@@ -13,7 +13,7 @@ import pytest
 from experiments.analysis.animation import read_rows
 
 from experiments.checkpoint import Checkpoints
-from experiments.data.windows import Windows
+from experiments.data.pipeline import ShuffledBatches
 from experiments.json_files import read_json_lines
 from experiments.metrics import read_metrics
 from experiments.registry import TASKS
@@ -111,7 +111,7 @@ def test_stopped_run_continues_to_the_bit(place, run_command, monkeypatch):
     """
     flags = *TINY, "--config.train.sample_maps"
     with monkeypatch.context() as patch:
-        _signal_in(patch, Windows, "__getitem__", lambda _, step: step == 14)
+        _signal_in(patch, ShuffledBatches, "__getitem__", lambda _, step: step == 14)
         status, _, error = run_command(*flags, workdir="stopped")
         assert (status, error.splitlines()[-1]) == (
             0,

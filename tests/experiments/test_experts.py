@@ -12,7 +12,7 @@ from attention.modules import ACTIVATIONS, Context, LanguageModel, TransformerCo
 from configs import char_lm_moe
 from experiments.analysis.description import Description
 from experiments.config import Config
-from experiments.data.text import TextBatch
+from experiments.data.text_windows import TextBatch
 from experiments.data.tokenizers import CharacterTokenizer, Tokenizers
 from experiments.experts import Experts, make_layer
 from experiments.tasks.language_model import LanguageModeling

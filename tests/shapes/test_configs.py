@@ -66,31 +66,40 @@ CONFIGS = configs()
 
 def task_and_batch(config: Config) -> tuple[Any, Any]:
     """Return the task of a config and the shapes of one of its batches."""
-    from experiments.data import masking, pairs, rows, skip_grams, sources, store, text, tokenizers
+    from experiments.data import (
+        examples,
+        masking,
+        packing,
+        skip_grams,
+        source,
+        store,
+        text_windows,
+        tokenizers,
+    )
     from experiments.registry import DATASETS, TASKS
     from experiments.tasks import classification
 
     kinds = {
-        "translation": rows.Batch,
-        "language_model": text.TextBatch,
-        "language_model, packed": rows.PackedBatch,
+        "translation": packing.Batch,
+        "language_model": text_windows.TextBatch,
+        "language_model, packed": packing.PackedBatch,
         "masked_language_model": masking.MaskedBatch,
         "classification": classification.LabelledBatch,
         "classification, images": classification.LabelledBatch,
         "word_vectors": skip_grams.SkipGramBatch,
     }
-    name, source, words = config.task, DATASETS[config.data.name].source, range(101)
-    splits = sources.Splits(config.data, Path())
-    if source.has_images:
+    name, dataset, words = config.task, DATASETS[config.data.name].source, range(101)
+    splits = source.Splits(config.data, Path())
+    if dataset.has_images:
         name = "classification, images"
-        splits["train"] = store.ImageStore([pairs.SentencePair(np.zeros((8, 8, 1)), "0")])
-    sides = tokenizers.Tokenizers(None if source.has_images else words, words)
+        splits["train"] = store.ImageStore([examples.SentencePair(np.zeros((8, 8, 1)), "0")])
+    sides = tokenizers.Tokenizers(None if dataset.has_images else words, words)
     task = TASKS[config.task](config, sides, splits)
     if getattr(config.batch, "packed", False):
         shapes = jax.tree.map(array, BATCHES["translation, packed"])
-        packed = {side: rows.PackedBatch(**fields) for side, fields in shapes.items()}
-        return task, rows.PackedPairs(**packed)
-    if name == "language_model" and not source.is_running:
+        packed = {side: packing.PackedBatch(**fields) for side, fields in shapes.items()}
+        return task, packing.PackedPairs(**packed)
+    if name == "language_model" and not dataset.is_running:
         name = "language_model, packed"
     return task, kinds[name](**jax.tree.map(array, BATCHES[name]))
 

@@ -17,8 +17,8 @@ MESH = "--config.mesh.data=0"
 # Four examples of each step, and the rows that are read, which every process prints.
 NAMES_EXAMPLES = """
 import sys
-from experiments.data.windows import Windows
-get = Windows.rows
+from experiments.data.pipeline import ShuffledBatches
+get = ShuffledBatches.rows
 def log(self, step):
     print("examples", step, self.members(step)[:4].tolist(), file=sys.stderr, flush=True)
     rows = get(self, step)
@@ -26,7 +26,7 @@ def log(self, step):
         print("reads", part.stop - part.start, "of", rows.number, file=sys.stderr, flush=True)
         return rows.read(part)
     return rows._replace(read=read)
-Windows.rows = log
+ShuffledBatches.rows = log
 """
 SLOW_EVALUATION = """
 import sys, time

@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from experiments.analysis.page.example_data import examples_data
 from experiments.analysis.page.model_data import NotInPageError, model_data
-from experiments.data.vocabulary import SPECIALS
+from experiments.data.tokenizers import SPECIALS
 from experiments.files import write_whole
 from experiments.tasks.task import Task
 from experiments.training.step import TrainState

@@ -20,8 +20,7 @@ from experiments.analysis.collect import (
     Example,
 )
 from experiments.analysis.senses import cosine_distances
-from experiments.data.tokenizers import Tokenizer
-from experiments.data.vocabulary import EOS
+from experiments.data.tokenizers import EOS, Tokenizer
 from experiments.inference.prediction import Prediction
 from experiments.tasks.task import Task
 from experiments.tasks.translation import Translation

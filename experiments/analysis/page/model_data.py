@@ -19,9 +19,16 @@ from attention.primitives.positions import sinusoidal
 from attention.primitives.scores import alibi_slopes
 from experiments.config.data import TextPart
 from experiments.data.subwords import SubwordTokenizer
-from experiments.data.tokenizers import CharacterTokenizer, Tokenizer, WordTokenizer
-from experiments.data.vocabulary import BOS, EOS, SPECIALS
-from experiments.data.words import SPACED, WORDS
+from experiments.data.tokenizers import (
+    BOS,
+    EOS,
+    SPACED,
+    SPECIALS,
+    WORDS,
+    CharacterTokenizer,
+    Tokenizer,
+    WordTokenizer,
+)
 from experiments.inference.sentence import placeholder
 from experiments.tasks.language_model import LanguageModeling
 from experiments.tasks.task import Task

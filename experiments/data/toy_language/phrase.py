@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
+from experiments.data.tokenizers import tokenize
 from experiments.data.toy_language.morphology import starts_with_vowel
-from experiments.data.words import tokenize
 
 # Word → its form before a vowel.
 _ELIDED = {

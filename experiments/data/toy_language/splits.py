@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from experiments.config.build import option
 from experiments.config.data import SMALLEST_TRAIN, Sizes
+from experiments.data.tokenizers import tokenize
 from experiments.data.toy_language.grammar import Derivation, derive, famous
 from experiments.data.toy_language.phrase import Pair
-from experiments.data.words import tokenize
 
 SHORTEST, LONGEST, LONGEST_OF_ALL = 3, 20, 32
 # One combination in 25 is held out for the compositional split.

@@ -7,11 +7,9 @@ import pytest
 from configs import digits, packed_lm, toy_translation
 from experiments.analysis.collect import Collector, Example
 from experiments.config import Config
-from experiments.data.pairs import SentencePair
-from experiments.data.rows import EncodedPair, pad_batch
-from experiments.data.tokenizers import Tokenizers, WordTokenizer
-from experiments.data.vocabulary import BOS, SPECIALS, Vocabulary
-from experiments.data.words import WORDS
+from experiments.data.examples import EncodedPair, SentencePair
+from experiments.data.packing import pad_batch
+from experiments.data.tokenizers import BOS, SPECIALS, WORDS, Tokenizers, Vocabulary, WordTokenizer
 from experiments.errors import UsageError
 from experiments.inference.text_generator import TextGenerator
 from experiments.tasks.classification import Classification

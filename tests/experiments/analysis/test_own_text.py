@@ -5,7 +5,7 @@ import pytest
 from experiments.analysis.collect import Example
 from experiments.analysis.inputs import own_examples, read_pairs
 from experiments.analysis.own_text import read_gold
-from experiments.data.pairs import SentencePair
+from experiments.data.examples import SentencePair
 from experiments.errors import UsageError
 
 

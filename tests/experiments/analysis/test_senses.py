@@ -10,7 +10,7 @@ from experiments.analysis.senses import (
     occurrences,
     sense_accuracy,
 )
-from experiments.data.pairs import SentencePair
+from experiments.data.examples import SentencePair
 from experiments.data.toy_language import sample
 from experiments.data.toy_language.entries import SENSES
 

@@ -12,7 +12,7 @@ from experiments import optimizer, registry
 from experiments.config import data, model, train
 from experiments.config.model import EncoderDecoderModel, RecurrentModel
 from experiments.data import noise, subwords
-from experiments.data.vocabulary import EOS
+from experiments.data.tokenizers import EOS
 from experiments.tasks import translation
 
 

@@ -2,17 +2,12 @@
 
 import csv
 
-import numpy as np
 import pytest
 
 from experiments.config.data import TextPart
-from experiments.data.copy import CopyData
-from experiments.data.digits import DigitsData
-from experiments.data.pairs import SentencePair
-from experiments.data.source import Source
-from experiments.data.sources import store_split
+from experiments.data.examples import SentencePair
 from experiments.errors import UsageError
-from experiments.registry import DATASETS, DATASETS
+from experiments.registry import DATASETS
 from tests.experiments.data.corpora import changed, data_part, learn, load_split
 from tests.experiments.data.prepared import NAME, prepare
 
@@ -166,29 +161,6 @@ def test_usage_error(name, changes, words, data, cache):
     assert "\n" not in str(refused.value)
 
 
-def test_unknown_split_raises(data, cache):
-    with pytest.raises(ValueError, match="got 'tets'; did you mean 'test'"):
-        store_split(data("copy"), "tets", cache)
-
-
-@pytest.mark.parametrize("name", ["scan", "parallel"])
-def test_tokenizers_are_saved_once_and_loaded(name, tmp_path, load, cache):
-    text, pairs = DATASETS[name].source.text, load(name)["train"]
-    tokenizers = learn(text, APART, pairs, cache)
-    tokenizers.keep(tmp_path)
-    tokenizers.keep(tmp_path)
-    assert text.load(tmp_path) == tokenizers
-    assert {path.name for path in tmp_path.iterdir()} == {
-        tokenizers.source.FILE.format(side=side) for side in ("source", "target")
-    }
-    with pytest.raises(UsageError, match="holds other words than the data"):
-        tokenizers._replace(source=tokenizers.target).keep(tmp_path)
-    file = tmp_path / tokenizers.source.FILE.format(side="source")
-    file.write_bytes(b"spoiled")
-    with pytest.raises(UsageError, match="cannot be read"):
-        text.load(tmp_path)
-
-
 def test_reverse_task(load):
     splits = load("reverse")
     lengths = {name: {len(pair.source.split()) for pair in split} for name, split in splits.items()}
@@ -280,25 +252,3 @@ def test_noise_differs_between_epochs(load):
     assert sum("<mask>" in pair.source for pair in pairs) > 0.95 * len(pairs)
     assert not any("<mask>" in pair.target for pair in pairs)
     assert len({pair.source for pair in pairs}) == len(pairs)
-
-
-@pytest.mark.parametrize("config", [CopyData(), DigitsData()])
-def test_a_class_may_be_a_number(config, tmp_path, monkeypatch):
-    is_image = config.name == "digits"
-    source = np.zeros((2, 2, 1)) if is_image else "a"
-    examples = [SentencePair(source, target) for target in (3, np.int64(4), "5")]
-    own = Source(lambda *_: examples, has_images=is_image)
-    monkeypatch.setitem(SOURCES._own, config.name, own)
-    stored = store_split(config, "train", tmp_path)
-    assert [pair.target for pair in stored] == ["3", "4", "5"]
-    assert stored.fingerprint
-
-
-@pytest.mark.parametrize("values", [np.uint8([0, 255]), np.float32([-1, 1])])
-def test_images_of_another_range_raise(values, tmp_path, monkeypatch):
-    examples = [SentencePair(values.reshape(2, 1, 1), "a")]
-    own = Source(lambda *_: examples, has_images=True)
-    monkeypatch.setitem(SOURCES._own, "digits", own)
-    low, high = values
-    with pytest.raises(ValueError, match=f"=digits must have values from 0 .* got {low} to {high}"):
-        store_split(DigitsData(), "train", tmp_path)

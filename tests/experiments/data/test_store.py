@@ -1,7 +1,8 @@
-"""Prepared data on disk: what is read is what was written, written once, in bounded memory."""
+"""Prepared data on disk: splits, text and ids are written once, in bounded memory."""
 
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import chex
 import numpy as np
@@ -9,17 +10,16 @@ import pytest
 
 from configs import multi30k
 from experiments.config import Config
-from experiments.data.fingerprint import fingerprint
-from experiments.data.pairs import SentencePair
-from experiments.data.rows import EncodedPair
-from experiments.data.sources import Splits
+from experiments.data import store
+from experiments.data.examples import EncodedPair, SentencePair, fingerprint
+from experiments.data.source import Source, Splits
 from experiments.data.store import TextStore, store_ids, store_text
 from experiments.data.subwords import SubwordTokenizer
-from experiments.data.tokenizers import Tokenizers, WordTokenizer
-from experiments.data.vocabulary import SPECIALS, Vocabulary
-from experiments.data.words import SPACED
+from experiments.data.tokenizers import SPACED, SPECIALS, Tokenizers, Vocabulary, WordTokenizer
 from experiments.errors import UsageError
 from experiments.files import PART
+from experiments.prepare import beam_map
+from experiments.registry import DATASETS
 from experiments.tasks.translation import Translation
 
 SHORT = [SentencePair("a b", "b"), SentencePair("a b b a", "b")]  # 3 and 5 positions with the end
@@ -39,14 +39,6 @@ def test_text_is_read_in_any_order(tmp_path):
         texts[4]
 
 
-def test_text_is_stored_under_its_content(tmp_path):
-    first, again = (store_text(tmp_path, lambda: PAIRS) for _ in range(2))
-    other = store_text(tmp_path, lambda: [PAIRS[0]._replace(links=""), *PAIRS[1:]])
-    assert first.path == again.path != other.path
-    assert first.fingerprint == other.fingerprint  # links are no text
-    assert [path.suffix for path in (tmp_path / "text").iterdir()] == [".array_record"] * 2
-
-
 def test_text_with_a_name_is_read_once(tmp_path):
     first = store_text(tmp_path, lambda: PAIRS, name="train")
     again = store_text(tmp_path, lambda: pytest.fail("it was read again"), name="train")
@@ -57,14 +49,14 @@ def test_text_with_a_name_is_read_once(tmp_path):
 
 
 def test_text_and_ids_are_stored_by_several_writers_at_once(tmp_path):
-    def store():
+    def write():
         texts = store_text(tmp_path, lambda: PAIRS, name="train")
         ids = store_ids(tmp_path, store_text(tmp_path, lambda: SHORT), BOTH)
         return [*texts], ids.lengths.tolist()
 
     with ThreadPoolExecutor(4) as pool:
-        found = [each.result() for each in [pool.submit(store) for _ in range(8)]]
-    assert all(each == (PAIRS, [[3, 2], [5, 2]]) for each in found)
+        results = [*pool.map(lambda _: write(), range(8))]
+    assert results == [(PAIRS, [[3, 2], [5, 2]])] * 8
     assert not [*tmp_path.rglob(f"*{PART}*")]
 
 
@@ -95,6 +87,20 @@ def test_ids_and_lengths_are_those_of_the_text(tmp_path):
         [LETTERS.encode(pair.source)] for pair in texts
     ]
     assert len([*(tmp_path / "ids").iterdir()]) == 3
+
+
+@pytest.mark.parametrize(("sides", "max_ids"), [(2, None), (1, None), (1, 2)])
+def test_beam_computes_the_same_ids(sides, max_ids, tmp_path, monkeypatch):
+    pytest.importorskip("apache_beam", reason="the extra [prepare] is not installed")
+    monkeypatch.setattr(store, "CHUNK", 2)
+    tokenizers, results = Tokenizers(LETTERS, LETTERS if sides == 2 else None), []
+    beam = partial(beam_map, tmp_path / "beam" / "ids", [])
+    for name, map_function in (("plain", map), ("beam", beam)):
+        texts = store_text(tmp_path / name, lambda: [*SHORT, LONG, LONGER, *SHORT])
+        ids = store_ids(tmp_path / name, texts, tokenizers, max_ids, map_function)
+        results.append({path.name: path.read_bytes() for path in ids.path.iterdir()})
+        assert [*ids.path.parent.iterdir()] == [ids.path]  # no temporary file is left
+    assert results[0] == results[1] and len(results[0]) == 3
 
 
 def test_memory_does_not_grow_with_the_text(tmp_path):
@@ -163,6 +169,32 @@ def test_pairs_that_may_be_dropped_are_counted(changes, kept, told, tmp_path, ca
     assert capsys.readouterr().err == ""
 
 
-def test_at_least_one_pair_must_have_room(tmp_path):
-    with pytest.raises(UsageError, match="no pair of the train split is left: all have more"):
-        prepared([LONGER], tmp_path, faults="drop").ids("train")
+@pytest.fixture
+def split_of(tmp_path, monkeypatch):
+    """Return a function that stores examples as a split of a dataset."""
+
+    def split_of(name, examples, split="train"):
+        own = Source(lambda *_: examples, has_images=name == "digits")
+        monkeypatch.setitem(DATASETS, name, DATASETS[name]._replace(source=own))
+        return Splits(DATASETS[name].config(), tmp_path)[split]
+
+    return split_of
+
+
+@pytest.mark.parametrize(("name", "source"), [("copy", "a"), ("digits", np.zeros((2, 2, 1)))])
+def test_a_class_may_be_a_number(name, source, split_of):
+    stored = split_of(name, [SentencePair(source, target) for target in (3, np.int64(4), "5")])
+    assert [pair.target for pair in stored] == ["3", "4", "5"]
+    assert stored.fingerprint
+
+
+@pytest.mark.parametrize("values", [np.uint8([0, 255]), np.float32([-1, 1])])
+def test_images_of_another_range_raise(values, split_of):
+    low, high = values
+    with pytest.raises(UsageError, match=f"=digits must have values from 0 .* got {low} to {high}"):
+        split_of("digits", [SentencePair(values.reshape(2, 1, 1), "a")])
+
+
+def test_unknown_split_raises(split_of):
+    with pytest.raises(UsageError, match="got 'tets'; did you mean 'test'"):
+        split_of("copy", [], "tets")

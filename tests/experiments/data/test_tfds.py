@@ -8,8 +8,8 @@ from tests.experiments.data.prepared import NAME, prepare
 
 PAIRS = [("a dog", "ein Hund"), ("two dogs", "zwei Hunde"), ("naïve", "naïf")]
 FAULTS = [
-    (("", "nichts"), "example 1, en: an empty line"),
-    (("something", "   "), "example 1, de: an empty line"),
+    (("", "nichts"), "example 1, en: an empty text"),
+    (("something", "   "), "example 1, de: an empty text"),
     (("one two three four five six", "x"), "example 1, en: more than data.longest=5 words"),
     (("a", b"\xe4"), "example 1, de: no UTF-8"),
     (("a", "b\nc"), "example 1, de: more than one line"),
@@ -56,38 +56,29 @@ def test_invalid_example_raises_or_is_dropped_with_a_message(number, config, cap
 
 
 @pytest.mark.parametrize(
-    "field, value, sentence",
+    ("field", "value", "sentence"),
     [
         ("source", "eng", "data.source must be one of de, en, got 'eng'; did you mean 'en'"),
-        ("splits.test", "tets", "splits.test='tets' is no split of captions/en_de, nor a part of"),
-        ("splits.validation", "train[:9]", r"one, which has train \(3\), test \(1\)"),
-        ("dataset", "captions", f"is not prepared in .*, where there is {NAME}: `tfds build capt"),
-        ("dataset", f"{NAME}:2.0.0", r"de:2\.0\.0 --data_dir=.* --file_format=array_record` prep"),
-        ("path", "nowhere", f"data.dataset={NAME} is not prepared in nowhere, where there is none"),
+        (
+            "splits.train",
+            "tets",
+            "splits.train='tets' is no split of captions/en_de, nor a part",
+        ),
+        ("splits.train", "train[:9]", r"one, which has train \(3\), test \(1\)"),
+        ("dataset", f"{NAME}:2.0.0", r"`tfds build .*de:2\.0\.0 --data_dir=.* --file_format=array"),
+        ("path", "nowhere", f"data.dataset={NAME} is not prepared in nowhere: with TensorFlow, `t"),
     ],
 )
 def test_usage_error(config, field, value, sentence):
-    config = changed(config, {field: value})
-    with pytest.raises(ValueError, match=sentence) as refused:
-        for split in ("train", "validation", "test"):
-            read(config, split)
-    assert "\n" not in str(refused.value)
+    with pytest.raises(ValueError, match=sentence):
+        read(config, "train", **{field: value})
 
 
 def test_format_that_needs_tensorflow_raises_with_the_remedy(config, tmp_path):
     info = prepare(tmp_path, {"train": PAIRS}) / "dataset_info.json"
     info.write_text(info.read_text().replace("array_record", "tfrecord"))
     config = changed(config, {"path": str(tmp_path)})
-    with pytest.raises(ValueError, match=r"1\.0\.0 is prepared as tfrecord, .* --out_file_format"):
-        read(config, "test")
-
-
-@pytest.mark.parametrize("text", ["{}", "{broken"])
-def test_damaged_metadata_raises(config, tmp_path, text):
-    info = prepare(tmp_path, {"train": PAIRS}) / "dataset_info.json"
-    info.write_text(text)
-    config = changed(config, {"path": str(tmp_path)})
-    with pytest.raises(UsageError, match=r"1\.0\.0/dataset_info\.json cannot be read: "):
+    with pytest.raises(ValueError, match=r"1\.0\.0 is prepared as tfrecord: .* --out_file_format"):
         read(config, "test")
 
 

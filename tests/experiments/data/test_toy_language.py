@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from experiments.data.tokenizers import detokenize, tokenize
 from experiments.data.toy_language import Pair, corpus, prepare, sample
 from experiments.data.toy_language import builder as builder_module
 from experiments.data.toy_language.entries import SENSES
@@ -20,7 +21,6 @@ from experiments.data.toy_language.splits import (
     derivations,
     is_held_out,
 )
-from experiments.data.words import detokenize, tokenize
 
 TINY = ToySizes(train=1_000, validation=20, test=20, compositional=20, longer=20)
 

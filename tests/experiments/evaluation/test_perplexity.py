@@ -6,13 +6,10 @@ import pytest
 
 from configs import toy_translation
 from experiments.config import Config
-from experiments.data.pairs import SentencePair
-from experiments.data.rows import Encoded, EncodedPair
-from experiments.data.sources import Splits
+from experiments.data.examples import EncodedExamples, EncodedPair, SentencePair
+from experiments.data.source import Splits
 from experiments.data.store import store_text
-from experiments.data.tokenizers import Tokenizers, WordTokenizer
-from experiments.data.vocabulary import SPECIALS, Vocabulary
-from experiments.data.words import WORDS
+from experiments.data.tokenizers import SPECIALS, WORDS, Tokenizers, Vocabulary, WordTokenizer
 from experiments.tasks.translation import Translation
 
 PAIRS = [SentencePair("a b", "b"), SentencePair("b", "a b")]
@@ -35,7 +32,9 @@ def test_word_perplexity_counts_words(letters, nll, expected, monkeypatch, tmp_p
     splits["test"] = store_text(tmp_path, lambda: PAIRS)
     tokenizers = Tokenizers(*[WordTokenizer(vocabulary, WORDS)] * 2)
     task = Translation(config, tokenizers, splits)
-    encoded = Encoded(EncodedPair([3], [3] * letters * len(pair.target.split())) for pair in PAIRS)
+    encoded = EncodedExamples(
+        EncodedPair([3], [3] * letters * len(pair.target.split())) for pair in PAIRS
+    )
     monkeypatch.setattr(task, "ids", lambda _: encoded)
     monkeypatch.setattr(task.learner, "losses", lambda *_: {"nll": nll})
     state = jax.eval_shape(task.learner.initial_state)

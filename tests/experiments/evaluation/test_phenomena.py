@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.data.pairs import SentencePair
+from experiments.data.examples import SentencePair
 from experiments.evaluation.phenomena import PHENOMENA, by_phenomenon
 
 PLAIN = SentencePair("the king sleeps", "le roi dort", "0-0 1-1 2-2")

@@ -2,9 +2,14 @@
 
 import pytest
 
-from experiments.data.tokenizers import CharacterTokenizer, WordTokenizer
-from experiments.data.vocabulary import SPECIALS, Vocabulary
-from experiments.data.words import SPACED, WORDS
+from experiments.data.tokenizers import (
+    SPACED,
+    SPECIALS,
+    WORDS,
+    CharacterTokenizer,
+    Vocabulary,
+    WordTokenizer,
+)
 from experiments.inference.sentence import placeholder, read_sentence, word_numbers
 
 WORD_LIST = ("the", "girl", "sees", "Jane", "I", "!", "well-known")

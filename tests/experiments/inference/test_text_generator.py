@@ -3,11 +3,9 @@
 import pytest
 
 from experiments.config.data import TextPart
-from experiments.data.pairs import SentencePair
+from experiments.data.examples import SentencePair
 from experiments.data.subwords import Subwords
-from experiments.data.tokenizers import Characters, Words
-from experiments.data.vocabulary import BOS, EOS
-from experiments.data.words import WORDS
+from experiments.data.tokenizers import BOS, EOS, WORDS, Characters, Words
 from experiments.inference.text_generator import Continuation
 from tests.experiments.data.corpora import learn
 

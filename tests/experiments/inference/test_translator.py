@@ -20,9 +20,17 @@ from configs import toy_translation, toy_translation_rnn
 from experiments.analysis.collect import Collector
 from experiments.config import Config
 from experiments.config.flags import as_config_dict
-from experiments.data.tokenizers import Tokenizers, WordTokenizer
-from experiments.data.vocabulary import BOS, EOS, PAD, SPECIALS, Vocabulary
-from experiments.data.words import WORDS, Tokens
+from experiments.data.tokenizers import (
+    BOS,
+    EOS,
+    PAD,
+    SPECIALS,
+    WORDS,
+    Tokenizers,
+    Tokens,
+    Vocabulary,
+    WordTokenizer,
+)
 from experiments.inference import translator as translating
 from experiments.inference.translator import Translator, copy_words, lengths_for
 from experiments.tasks.translation import Translation
@@ -151,7 +159,7 @@ def test_a_token_whose_largest_weight_is_on_the_end_may_copy_an_unknown_word(tas
 
 
 def test_translator_uses_the_tokenizer_of_the_data():
-    letters = tokenizers(Tokens(list, "".join))
+    letters = tokenizers(Tokens(list, "".join, "letters"))
     options = {"num_beams": 1, "length_penalty": 0.0}
     stopping = StoppingCriteria(9, stop=EOS, pad=PAD)
     translator = Translator(None, letters, max_length=9, stopping=stopping, **options)

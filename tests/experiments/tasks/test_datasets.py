@@ -1,5 +1,6 @@
 """One dataset serves every task that it makes sense for."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import chex
@@ -11,9 +12,8 @@ import tensorflow_datasets as tfds
 from configs import defaults
 from experiments.config import Config
 from experiments.config_files import load_config
-from experiments.data.pairs import SentencePair
-from experiments.data.source import Source
-from experiments.data.sources import Splits
+from experiments.data.examples import SentencePair
+from experiments.data.source import Source, Splits
 from experiments.data.store import store_text
 from experiments.errors import UsageError
 from experiments.inference.prediction import Prediction
@@ -101,6 +101,14 @@ def test_parallel_text(name, captions, tmp_path):
     check_trains(task)
 
 
+def test_row_that_is_shorter_than_an_example_raises_before_training(captions, tmp_path):
+    files = {"train": "train", "validation": "validation", "test": "test_2016"}
+    task = task_of("language_model", "parallel", tmp_path, path=str(captions), files=files)
+    task.config = replace(task.config, batch=replace(task.config.batch, row_length=8))
+    with pytest.raises(UsageError, match=r"the test split has .* raise batch\.row_length=8"):
+        task.ids("test")
+
+
 @pytest.mark.parametrize("name", ["language_model", "masked_language_model", "word_vectors"])
 def test_subwords_of_a_text_whose_lines_are_longer_than_the_model_reads(name, tmp_path):
     text = [" ".join(f"{number} one two three" for number in range(n)) for n in range(1, 60)]
@@ -150,7 +158,8 @@ def test_classes_of_texts(data, tmp_path):
 @pytest.mark.parametrize("name", ["classification", "masked_language_model"])
 def test_sample_of_an_empty_text(name, tmp_path, monkeypatch):
     pairs = [SentencePair(text, "yes") for text in ("", "a film", "good")]
-    monkeypatch.setitem(SOURCES._own, "sentiment", Source(lambda *_: pairs))
+    own = DATASETS["sentiment"]._replace(source=Source(lambda *_: pairs))
+    monkeypatch.setitem(DATASETS, "sentiment", own)
     task = task_of(name, "sentiment", tmp_path)
     monkeypatch.setattr(task, "answers", lambda _, inputs: [Prediction(["yes"]) for _ in inputs])
     assert "→ yes" in task.sample(None)
@@ -179,7 +188,7 @@ def test_rows_of_a_batch_of_images(tmp_path):
 def test_missing_column_raises_with_those_that_there_are(tmp_path):
     write_columns(tmp_path, "csv", ",", header=["text,stars"])
     with pytest.raises(
-        UsageError, match=r"'label' is no column of .*train.csv, which has text, st"
+        UsageError, match=r"'label' must be one column of .*train.csv, got 0: it has text, st"
     ):
         task_of("classification", "csv", tmp_path / "cache", path=str(tmp_path))
 

@@ -7,10 +7,15 @@ import pytest
 
 from configs import masked_lm, sentiment
 from experiments.config import Config
-from experiments.data.pairs import SentencePair
-from experiments.data.tokenizers import Tokenizers, WordTokenizer
-from experiments.data.vocabulary import SPECIALS, Vocabulary
-from experiments.data.words import SPACED, WHOLE
+from experiments.data.examples import SentencePair
+from experiments.data.tokenizers import (
+    SPACED,
+    SPECIALS,
+    WHOLE,
+    Tokenizers,
+    Vocabulary,
+    WordTokenizer,
+)
 from experiments.tasks.classification import Classification
 from experiments.tasks.masked_language_model import MaskedLanguageModeling
 

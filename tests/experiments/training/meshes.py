@@ -9,10 +9,8 @@ import numpy as np
 from configs import toy_translation
 from experiments.config import Config
 from experiments.config_files import load_config
-from experiments.data.rows import PackedPairs, pack_batch
-from experiments.data.tokenizers import Tokenizers, WordTokenizer
-from experiments.data.vocabulary import SPECIALS, Vocabulary
-from experiments.data.words import SPACED
+from experiments.data.packing import PackedPairs, pack_batch
+from experiments.data.tokenizers import SPACED, SPECIALS, Tokenizers, Vocabulary, WordTokenizer
 from experiments.registry import TASKS
 from experiments.tasks.translation import Translation
 

@@ -7,10 +7,9 @@ import pytest
 
 from experiments.config import Config
 from experiments.config.train import TrainPart
-from experiments.data.epoch import Epoch
-from experiments.data.rows import Encoded, EncodedPair
-from experiments.data.text import RandomWindows
-from experiments.data.windows import Buckets, PackedPairRows, PackedRows, Windows
+from experiments.data.examples import EncodedExamples, EncodedPair
+from experiments.data.pipeline import Buckets, Epoch, PackedRows, ShuffledBatches
+from experiments.data.text_windows import RandomWindows
 from experiments.errors import UsageError
 from experiments.training.duration import num_steps, resolve_duration
 
@@ -75,7 +74,7 @@ def test_a_warmup_may_be_longer_than_the_steps_that_a_duration_replaces():
     assert resolve_duration(given, lambda now: EPOCH).train.steps == 63
 
 
-PAIRS = Encoded(
+PAIRS = EncodedExamples(
     EncodedPair([3] * source, [3] * target) for source, target in ((2, 3), (1, 1), (3, 2))
 )
 TEXT = np.arange(11)
@@ -85,13 +84,16 @@ TEXT = np.arange(11)
     "data, epoch",
     [
         # A batch of 8 positions has two rows of 4.
-        (Windows(PAIRS, Buckets([4], 8), seed=0), Epoch(steps=2, examples=3, tokens=4 + 2 + 3)),
         (
-            Windows(PAIRS, PackedPairRows((6, 7), 14), seed=0),
+            ShuffledBatches(PAIRS, Buckets([4], 8), seed=0),
+            Epoch(steps=2, examples=3, tokens=4 + 2 + 3),
+        ),
+        (
+            ShuffledBatches(PAIRS, PackedRows((6, 7), 14), seed=0),
             Epoch(steps=1, examples=3, tokens=4 + 2 + 3),
         ),
         (
-            Windows(Encoded([([3, 4],), ([5],)]), PackedRows([5], 15), seed=0),
+            ShuffledBatches(EncodedExamples([([3, 4],), ([5],)]), PackedRows([5], 15), seed=0),
             Epoch(steps=Fraction(1, 3), examples=2, tokens=5),
         ),
         (

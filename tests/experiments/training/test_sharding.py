@@ -13,7 +13,7 @@ from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from experiments import sharding
 from experiments.config.mesh import MeshPart
-from experiments.data.batches import Batches, FiniteBatches, Rows
+from experiments.data.pipeline import Batches, FiniteBatches, Rows
 from experiments.errors import UsageError
 from experiments.sharding import (
     TABLE,

@@ -15,11 +15,17 @@ from experiments.checkpoint import Checkpoints
 from experiments.compilation import compiled
 from experiments.config import Config
 from experiments.config.mesh import MeshPart
-from experiments.data.rows import EncodedPair, pad_batch
-from experiments.data.text import TextBatch
-from experiments.data.tokenizers import CharacterTokenizer, Tokenizers, WordTokenizer
-from experiments.data.vocabulary import SPECIALS, Vocabulary
-from experiments.data.words import SPACED
+from experiments.data.examples import EncodedPair
+from experiments.data.packing import pad_batch
+from experiments.data.text_windows import TextBatch
+from experiments.data.tokenizers import (
+    SPACED,
+    SPECIALS,
+    CharacterTokenizer,
+    Tokenizers,
+    Vocabulary,
+    WordTokenizer,
+)
 from experiments.losses import TokenLosses
 from experiments.sharding import make_mesh, shardings
 from experiments.tasks.classification import Classification

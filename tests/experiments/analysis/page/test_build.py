@@ -20,8 +20,7 @@ from experiments.analysis.page.build import (
     write_page,
 )
 from experiments.analysis.page.example_data import choices_data, distances, map_data, steps_data
-from experiments.data.tokenizers import CharacterTokenizer
-from experiments.data.vocabulary import SPECIALS
+from experiments.data.tokenizers import SPECIALS, CharacterTokenizer
 from experiments.inference.prediction import Choice, Prediction
 
 HOSTILE = "</script><!--<img src=x onerror=alert(1)>&\u2028\u2029\"'"

@@ -24,11 +24,18 @@ from experiments.analysis.page.model_data import (
 )
 from experiments.config import Config
 from experiments.config.data import TextPart
-from experiments.data.pairs import SentencePair
+from experiments.data.examples import SentencePair
 from experiments.data.subwords import Subwords
-from experiments.data.tokenizers import CharacterTokenizer, Tokenizers, WordTokenizer
-from experiments.data.vocabulary import EOS, SPECIALS, Vocabulary
-from experiments.data.words import WHOLE, WORDS
+from experiments.data.tokenizers import (
+    EOS,
+    SPECIALS,
+    WHOLE,
+    WORDS,
+    CharacterTokenizer,
+    Tokenizers,
+    Vocabulary,
+    WordTokenizer,
+)
 from experiments.inference.sentence import read_sentence
 from experiments.tasks.language_model import LanguageModeling
 from experiments.tasks.masked_language_model import MaskedLanguageModeling

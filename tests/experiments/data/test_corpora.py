@@ -1,0 +1,169 @@
+"""Parallel text and CSV files: forms, faults, compression, splits of one file, and errors."""
+
+import codecs
+import gzip
+import itertools
+import re
+
+import pytest
+
+from experiments.data.source import Splits
+from experiments.errors import UsageError
+from tests.experiments.data.corpora import changed, data_part, load_split
+
+PAIRS = [("a dog", "ein Hund"), ("two\u2028dogs", "zwei\x0cK\u0085fer")]  # no line ends
+TEXT = 'label,text\nyes,"a good, long\nfilm"\nno,"a ""bad"" one"\n'
+SPLITS = ("train", "validation", "test")
+REVIEWS = [("a good, long film", "yes"), ('a "bad" one', "no")]
+
+
+def write(folder, form, pairs=PAIRS, stem="train"):
+    """Write pairs as two files, or as one if the form begins with "tsv"."""
+    if form.startswith("tsv"):
+        contents = {f"{stem}.tsv": "\n".join("\t".join(pair) for pair in pairs)}
+    else:
+        sides = zip(("en", "de"), zip(*pairs, strict=True), strict=True)
+        contents = {f"{stem}.{language}": "\n".join(lines) for language, lines in sides}
+    for name, text in contents.items():
+        if form.endswith("gz"):
+            (folder / f"{name}.gz").write_bytes(gzip.compress(text.encode()))
+        else:
+            (folder / name).write_bytes(f"{text}\n".encode())
+
+
+@pytest.fixture
+def config(tmp_path):
+    files = {"train": "train", "validation": "train", "test": "train"}
+    return data_part("parallel", {"path": str(tmp_path), "files": files, "longest": 5})
+
+
+def read(config, split="train", **changes):
+    return [pair[:2] for pair in load_split(changed(config, changes), split, None)]
+
+
+@pytest.mark.parametrize("form", ["plain", "gz", "tsv", "tsv.gz"])
+def test_every_form_is_read(form, config, tmp_path):
+    write(tmp_path, form)
+    assert read(config) == PAIRS
+    if form == "plain":  # a mark and line ends of other systems are left out
+        path = tmp_path / "train.en"
+        path.write_bytes(codecs.BOM_UTF8 + path.read_bytes().replace(b"\n", b"\r\n"))
+        assert read(config) == PAIRS
+
+
+@pytest.mark.parametrize(
+    ("pair", "sentence"),
+    [
+        ((b"", b"nichts"), "train.en, line 2: an empty text"),
+        ((b"something", b"   "), "train.de, line 2: an empty text"),
+        ((b"1 2 3 4 5 6", b"viel"), "train.en, line 2: more than data.longest=5 words"),
+        ((b"w\0o\0r\0d\0", b"Wort"), "train.en, line 2: a NUL, which is no text"),
+        ((b"beetle", b"K\xe4fer"), "train.de, line 2: no UTF-8"),
+    ],
+)
+def test_invalid_line_raises_or_is_dropped_with_a_message(pair, sentence, config, tmp_path, capsys):
+    for language, line in zip(("en", "de"), pair, strict=True):
+        (tmp_path / f"train.{language}").write_bytes(b"one\n" + line + b"\n\xef\xbf\xbd\n")
+    with pytest.raises(UsageError, match=f"{sentence}; data.faults=drop"):
+        read(config)
+    assert read(config, faults="drop") == [("one", "one"), ("\ufffd", "\ufffd")]
+    assert "train: 1 of 3 pairs left out" in (printed := capsys.readouterr().err)
+    assert re.search(r", first in .*train\.(en|de), line 2$", printed.strip())
+
+
+@pytest.mark.parametrize(
+    ("files", "changes", "sentence"),
+    [
+        ({}, {"path": ""}, "parallel needs a folder: --config.data.path=FOLDER"),
+        (
+            {"en": "a"},
+            {},
+            r"no .*train.en and .*de and no .*tsv, .* --config.data.files",
+        ),
+        ({"en": "", "de": "a\nb"}, {}, r"equally many lines, not .*train\.en 0 and .*train\.de 2"),
+        ({"en": "a\nb", "de": "a"}, {"faults": "drop"}, r"equally many lines, not .*train\.en 2"),
+        ({"en": "a", "de": "a", "tsv": "a\ta"}, {}, r"more than once, in .*train\.en and .*tsv"),
+        ({"tsv": "a\tb\tc"}, {}, r"train\.tsv, line 1: 3 columns, not 2"),
+        ({"en.gz": "no archive", "de": "a"}, {}, r"train\.en\.gz cannot be read"),
+        ({"tsv": "\t"}, {"faults": "drop"}, "the train split of the parallel data has no pairs"),
+    ],
+)
+def test_files_that_cannot_be_used_raise(files, changes, sentence, config, tmp_path):
+    for end, text in files.items():
+        (tmp_path / f"train.{end}").write_text(text)
+    with pytest.raises((UsageError, ValueError), match=sentence):
+        read(config, **changes)
+
+
+@pytest.mark.parametrize(("form", "path"), [("plain", "mine"), ("tsv.gz", "mine.tsv.gz")])
+def test_one_file_is_split(form, path, config, tmp_path, capsys):
+    pairs = [(f"{i} dogs", f"{i} Hunde") for i in range(50)]
+    write(tmp_path, form, pairs, "mine")
+    splits = [read(config, name, path=str(tmp_path / path)) for name in SPLITS]
+    assert sorted(itertools.chain(*splits)) == sorted(pairs)
+    assert [len(split) for split in splits] == [45, 3, 2]
+    assert capsys.readouterr().err.strip().endswith("train 45, validation 3, test 2")
+    assert read(config, path=str(tmp_path / path)) == splits[0]
+    write(tmp_path, form, pairs[:19], "mine")
+    with pytest.raises(UsageError, match=r"mine.* has 19 pairs, and at least 20 can be split"):
+        read(config, path=str(tmp_path / path))
+
+
+def of_csv(folder, **fields):
+    return data_part("csv", {"path": str(folder), "longest": 10**6, **fields})
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("train.csv", codecs.BOM_UTF8 + TEXT.replace("\n", "\r\n").encode()),
+        ("train.csv.gz", gzip.compress(TEXT.encode(), mtime=0)),
+    ],
+)
+def test_columns_are_found_by_name(name, content, tmp_path):
+    (tmp_path / name).write_bytes(content)
+    assert read(of_csv(tmp_path)) == REVIEWS
+    assert read(of_csv(tmp_path, source="label", target="text")) == [
+        review[::-1] for review in REVIEWS
+    ]
+
+
+def test_long_field_is_read(tmp_path):
+    text = "a film " * 40_000
+    (tmp_path / "train.csv").write_text(f"text,label\n{text},yes\n")
+    assert read(of_csv(tmp_path)) == [(text.strip(), "yes")]
+    with pytest.raises(UsageError, match=r"more than data\.longest=9 words"):
+        read(of_csv(tmp_path, longest=9))
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"text,stars\na,1\n", "data.target='label' must be one column .* 0: it has text, stars"),
+        (b"text,label,text\na,1,b\n", "data.source='text' must be one column of .*, got 2"),
+        (b"", r"train\.csv, got 0: it has none"),
+        (b"text,label\n,yes\n", "line 2, column 'text': an empty text; data.faults=drop"),
+        (b"text,label\na film\n", "line 2, column 'text': 1 fields, not 2; data.faults=drop"),
+        (b"text,label\na film, a good one,yes\n", "line 2, .*: 3 fields, not 2; data.faults=drop"),
+        (b'text,label\na,no\n"bad,no\n', "csv: the row after line 2 cannot be read, check its q"),
+        (b"text,label\n\xff,yes\n", "cannot be read: 'utf-8' codec can't decode byte 0xff"),
+        (b"text,label\n", "the train split of the csv data has no pairs"),
+    ],
+)
+def test_csv_file_that_cannot_be_used_raises(content, sentence, tmp_path):
+    (tmp_path / "train.csv").write_bytes(content)
+    with pytest.raises((UsageError, ValueError), match=sentence):
+        read(of_csv(tmp_path))
+
+
+def test_text_alone_needs_no_target_and_is_read_again_only_if_it_changed(tmp_path):
+    file, cache = tmp_path / "train.csv", tmp_path / "cache"
+    file.write_text("text\na film\n")
+
+    def store():
+        return Splits(of_csv(tmp_path), cache, has_targets=False)["train"]
+
+    inode = store().path.stat().st_ino
+    assert store().path.stat().st_ino == inode
+    file.write_text("text\ntwo films\n")
+    assert [*store()] == [("two films", "", "")]

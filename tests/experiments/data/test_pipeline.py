@@ -1,0 +1,243 @@
+"""Each example once an epoch, little padding, and each batch a function of (seed, step)."""
+
+import functools
+import math
+import tracemalloc
+
+import chex
+import jax
+import numpy as np
+import pytest
+
+from experiments.data.examples import EncodedExamples, EncodedPair
+from experiments.data.masking import FixedMasks, MaskedBatches, Masking
+from experiments.data.pipeline import (
+    Batches,
+    Buckets,
+    FiniteBatches,
+    PackedRows,
+    ShuffledBatches,
+    SortedBatches,
+    permuted,
+    reads_rows,
+)
+from experiments.data.skip_grams import SkipGramBatches
+from experiments.data.text_windows import FixedWindows, RandomWindows
+from experiments.data.tokenizers import EOS, PAD
+from experiments.errors import UsageError
+
+BUCKETS, PACKED = Buckets((5, 11, 18), 36), PackedRows((23, 19), 92)
+LAYOUTS = {"buckets": BUCKETS, "one bucket": Buckets((18,), 36), "packed": PACKED}
+over_layouts = pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+IDS = np.arange(101, 101 + 53, dtype=np.int32)
+
+
+class Pairs(EncodedExamples):
+    """Pair i consists of token 100 + i on both sides; `numbers` are those that were read."""
+
+    def __init__(self):
+        lengths = [1 + 7 * i % 17 for i in range(53)]
+        super().__init__(
+            EncodedPair([100 + i] * n, [100 + i] * (1 + n // 2)) for i, n in enumerate(lengths)
+        )
+        self.numbers = []
+
+    def __getitem__(self, number):
+        self.numbers.append(number)
+        return super().__getitem__(number)
+
+
+def members(batch):
+    """Numbers of the pairs of a padded or packed batch."""
+    if hasattr(batch, "source_lengths"):
+        return [row[0] - 100 for row in batch.source if row[0] not in (PAD, EOS)]
+    return (batch.source.inputs[batch.source.positions == 1] - 100).tolist()
+
+
+@over_layouts
+@pytest.mark.parametrize("block", [99, 20])
+def test_epoch_contains_every_pair_once(layout, block):
+    batches = ShuffledBatches(Pairs(), layout, seed=3, block=block)
+    num_groups = batches.epoch.steps * layout.per_batch
+    steps = math.lcm(int(num_groups), layout.per_batch) // layout.per_batch  # of whole epochs
+    epochs = steps // batches.epoch.steps
+    numbers = [i for step in range(steps) for i in members(batches[step])]
+    assert sorted(numbers) == sorted([*range(53)] * int(epochs))
+    assert sorted(batches.members(5).tolist()) == sorted(members(batches[5]))
+
+
+@over_layouts
+def test_batch_depends_on_seed_and_step_alone(layout):
+    def order(seed, steps, block=99):
+        batches = ShuffledBatches(Pairs(), layout, seed=seed, block=block)
+        return {step: members(batches[step]) for step in steps}
+
+    for block in (99, 20):
+        straight = order(0, range(60), block)
+        resumed = order(0, reversed(range(31, 60)), block)
+        assert {step: straight[step] for step in resumed} == resumed
+    assert straight != order(1, range(60), 20)
+    steps = math.ceil(ShuffledBatches(Pairs(), layout, seed=0).epoch.steps)
+    straight = order(0, range(2 * steps))
+    assert [straight[i] for i in range(steps)] != [straight[steps + i] for i in range(steps)]
+
+
+def test_block_takes_bounded_memory():
+    """Of a million examples, in a memory map, some megabytes are in memory."""
+
+    class Many:
+        lengths = np.random.default_rng(0).integers(3, 40, (1_000_000, 2), np.int32)
+
+        def __getitem__(self, number):
+            return EncodedPair([number] * (self.lengths[number, 0] - 1), [7])
+
+    batches = ShuffledBatches(Many(), PackedRows((64, 64), 64 * 16), seed=0, block=8_192)
+    tracemalloc.start()
+    for step in (0, 12_345, 50_000_000):
+        batches[step]
+    assert tracemalloc.get_traced_memory()[1] < 10e6
+    tracemalloc.stop()
+
+
+def test_sorted_batches_contain_every_pair_once_with_its_number():
+    for layout in LAYOUTS.values():
+        batches = SortedBatches(Pairs(), layout)
+        for number, batch in enumerate(batches):
+            assert sorted(members(batch)) == sorted(batches.members(number).tolist())
+        order = [i for number in range(len(batches)) for i in batches.members(number).tolist()]
+        assert sorted(order) == [*range(53)]
+        if isinstance(layout, Buckets):  # sentences of a batch end at about the same step
+            needed = [Pairs()[i].length for i in order]
+            assert needed == sorted(needed)
+
+
+@over_layouts
+def test_padding_is_that_of_the_batches(layout):
+    shuffled = ShuffledBatches(Pairs(), layout, seed=0)
+    steps = int(shuffled.epoch.steps * layout.per_batch)  # as many epochs as rows of a batch
+    batches = [shuffled[step] for step in range(steps)]
+    if layout is PACKED:
+        sides = [side.labels for batch in batches for side in batch]
+    else:
+        sides = [side for batch in batches for side in (batch.source, batch.target_labels)]
+    padding = sum((side == PAD).sum() for side in sides) / sum(side.size for side in sides)
+    assert shuffled.padding == pytest.approx(padding)
+
+
+@pytest.mark.parametrize(
+    ("layout", "sentence"),
+    [
+        (Buckets((5, 17), 36), "an example needs 18 positions, and the longest bucket has 17"),
+        (Buckets((5, 18), 17), "a batch of 17 tokens has no room for a row of 18: raise batch"),
+        (PackedRows((20, 8), 40), "needs 10 positions, and a packed row has 8: raise batch.row_"),
+        (PackedRows((20, 20), 19), "a batch of 19 tokens has no room for a row of 20"),
+    ],
+)
+def test_layout_without_room_raises(layout, sentence):
+    with pytest.raises(UsageError, match=sentence):
+        ShuffledBatches(Pairs(), layout, seed=0)
+    with pytest.raises(UsageError, match=sentence):
+        SortedBatches(Pairs(), layout)
+
+
+def test_no_example_raises():
+    with pytest.raises(UsageError, match="there is no example to train on"):
+        ShuffledBatches(EncodedExamples(), PACKED, seed=0)
+    with pytest.raises(UsageError, match="there is no example to measure"):
+        SortedBatches(EncodedExamples(), PACKED)
+
+
+def skip_grams(_):
+    options = {"vocab_size": 230, "window": 3, "threshold": 1.0, "size": 8, "negatives": 2}
+    return SkipGramBatches(
+        np.arange(7, 211, dtype=np.int32), np.array([97, 204]), seed=3, **options
+    )
+
+
+def redrawn(pairs):
+    def redraw(numbers, _):
+        return EncodedExamples(pairs[number] for number in numbers.tolist())
+
+    return ShuffledBatches(pairs, PACKED, seed=3, block=20, redraw=redraw)
+
+
+KINDS = {
+    "padded": functools.partial(ShuffledBatches, layout=BUCKETS, seed=3),
+    "packed": functools.partial(ShuffledBatches, layout=PACKED, seed=3, block=20),
+    "redrawn": redrawn,
+    "sorted": functools.partial(SortedBatches, layout=PACKED),
+    "masked": lambda pairs: MaskedBatches(pairs, BUCKETS, Masking(200, 5), seed=3),
+    "fixed masks": lambda pairs: FixedMasks(pairs, BUCKETS, Masking(200, 5)),
+    "text": lambda _: RandomWindows(IDS, context=7, size=6, seed=3),
+    "fixed text": lambda _: FixedWindows(IDS, context=7, size=4),
+    "skip-grams": skip_grams,
+}
+
+
+def halves(number):
+    return slice(0, number // 2), slice(number // 2, number)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_are_those_of_the_whole_batch(kind):
+    batches = KINDS[kind](Pairs())
+    assert isinstance(batches, Batches) and reads_rows(batches)
+    last = len(batches) - 1 if isinstance(batches, FiniteBatches) else 9
+    for step in (0, 1, last):
+        whole, rows = batches[step], batches.rows(step)
+        assert {len(array) for array in jax.tree.leaves(whole)} == {rows.number}
+        for part in (*halves(rows.number), slice(rows.number - 1, rows.number)):
+            expected = jax.tree.map(lambda array, part=part: array[part], whole)
+            chex.assert_trees_all_equal(rows.read(part), expected, strict=True)
+
+
+@pytest.mark.parametrize("kind", ["padded", "packed", "sorted", "masked"])
+def test_only_the_examples_of_the_rows_are_read(kind):
+    pairs = Pairs()
+    rows = KINDS[kind](pairs).rows(1)
+    assert pairs.numbers == []
+    read = []
+    for part in halves(rows.number):
+        rows.read(part)
+        read.append({*pairs.numbers})
+        pairs.numbers.clear()
+    assert all(read) and read[0].isdisjoint(read[1])
+
+
+def test_windows_begin_anywhere_and_labels_are_the_next_ids():
+    batches = RandomWindows(IDS, context=7, size=5, seed=3)
+    for batch in (batches[step] for step in range(200)):
+        assert batch.inputs.shape == batch.labels.shape == batch.counted.shape == (5, 7)
+        np.testing.assert_array_equal(batch.labels, batch.inputs + 1)
+        np.testing.assert_array_equal(batch.inputs, batch.inputs[:, :1] + np.arange(7))
+        assert batch.counted.all()
+    starts = {int(start) for step in range(200) for start in batches[step].inputs[:, 0]}
+    assert starts == {*range(101, 101 + 53 - 7)}
+    assert (batches[4].inputs != batches[5].inputs).any()
+
+
+@pytest.mark.parametrize("length", [8, 9, 14, 15, 29, 36, 53])
+def test_fixed_windows_count_every_label_once(length):
+    batches = [*FixedWindows(IDS[:length], context=7, size=3)]
+    assert {batch.inputs.shape for batch in batches} == {(3, 7)}
+    counted = [label for batch in batches for label in batch.labels[batch.counted].tolist()]
+    assert counted == IDS[1:length].tolist()
+
+
+SEED = np.random.SeedSequence((3, 1))
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 5, 16, 17, 1_000])
+def test_permutation_contains_each_number_once(number):
+    whole = permuted(np.arange(number), number, SEED)
+    assert sorted(whole) == [*range(number)]
+    np.testing.assert_array_equal(permuted(np.arange(1, number), number, SEED), whole[1:])
+
+
+def test_permutations_of_other_seeds_and_neighbours_are_independent():
+    number = 100_000
+    first = permuted(np.arange(number), number, SEED)
+    other = permuted(np.arange(number), number, np.random.SeedSequence((3, 2)))
+    pairs = [(first, np.arange(number)), (first, other), (first[1:], first[:-1])]
+    deviation = number**-0.5  # of the correlation of independent orders
+    assert all(abs(np.corrcoef(*pair)[0, 1]) < 4 * deviation for pair in pairs)
