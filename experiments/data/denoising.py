@@ -20,7 +20,7 @@ from experiments.data.noise import BETWEEN, add_noise
 from experiments.data.pairs import SentencePair
 from experiments.data.source import Source
 from experiments.data.tokenizers import Words
-from experiments.data.toy_language.splits import ToySizes
+from experiments.data.toy_language.corpus import ToySizes
 from experiments.errors import one_of
 from experiments.registry import dataset
 

@@ -21,7 +21,8 @@ from experiments.data.pairs import SentencePair
 from experiments.data.source import Source
 from experiments.data.subwords import Subwords
 from experiments.data.tokenizers import Characters
-from experiments.data.toy_language import ToyTranslation, sample
+from experiments.data.toy import ToyTranslation
+from experiments.data.toy_language.corpus import sample
 from experiments.registry import dataset
 
 CHUNK = 4_096  # bytes of an example of a running text; the store reads as many examples at once
@@ -68,7 +69,7 @@ def lines(config: "TextFileData", split: str, cache: Path) -> Iterator[SentenceP
 
 def toy_text(config: "TextFileData") -> str:
     """Return sentences of the toy language, one a line."""
-    sentences = [pair.en for pair in sample(config.seed, config.sentences)]
+    sentences = [pair.source for pair in sample(config.seed, config.sentences)]
     # Likely sentences are drawn first: without a shuffle the end would differ from the beginning.
     return "\n".join(generator(config.seed, "text").permutation(sentences).tolist()) + "\n"
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from experiments.analysis.senses import occurrences
 from experiments.data.pairs import SentencePair
-from experiments.data.toy_language.entries import ADJECTIVE
+from experiments.data.toy_language.lexicon import ADJECTIVE
 from experiments.data.words import tokenize
 
 

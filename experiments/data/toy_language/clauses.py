@@ -1,17 +1,28 @@
-"""Clauses: a verb with its complements and adverbs."""
+"""Clauses: a verb with tense, negation, adverb, pronouns and complements, or an attribute."""
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
-from experiments.data.toy_language import entries
-from experiments.data.toy_language.entries import (
+from experiments.data.toy_language.inflection import (
+    english_plural,
+    imparfait,
+    participle,
+    present,
+)
+from experiments.data.toy_language.lexicon import (
     ADJECTIVE,
     ADJECTIVES_OF,
+    ADVERBS,
+    BE,
+    MONTHS,
+    PLAYED,
     SPOKEN_VERBS,
+    STATES,
+    TIMES,
     VERBS,
     Verb,
 )
-from experiments.data.toy_language.lexicon import STATES
-from experiments.data.toy_language.nominal import (
+from experiments.data.toy_language.nouns import (
     Draft,
     NounPhrase,
     country,
@@ -23,44 +34,124 @@ from experiments.data.toy_language.nominal import (
     place,
     predicate_adjective,
 )
-from experiments.data.toy_language.phrase import Phrase, french, phrase
-from experiments.data.toy_language.predicate import Manner, conjugate
+from experiments.data.toy_language.phrase import English, Phrase, definite, english, french, phrase
 
-BE = Verb("be", "", "was", "être", "imparfait", frozenset(), frozenset(), "adjective")
-THINGS = ("thing", "clothes", "vehicle", "building", "land", "reading", "food", "furniture")
 LIVING = ("person", "animal", "bird", "creature")
-NOT_PREDICATED = ("new", "long", "young")
-
-
+# Verbs by the class of the subject, without those that need an indirect object or a second verb.
 PLAIN = {
-    kind: tuple(v for v in VERBS if kind in v.subjects and v.complement not in ("give", "modal"))
+    kind: [v for v in VERBS if kind in v.subjects and v.complement not in ("give", "modal")]
     for kind in LIVING
 }
-GIVING = tuple(verb for verb in VERBS if verb.complement == "give")
-_MOVING = tuple(verb for verb in VERBS if verb.past == "être")
-_MODALS = tuple(verb for verb in VERBS if verb.complement == "modal")
+GIVING = [verb for verb in VERBS if verb.complement == "give"]
+_MOVING = [verb for verb in VERBS if verb.past == "être"]
+_MODALS = [verb for verb in VERBS if verb.complement == "modal"]
+_NOT_PREDICATED = ("new", "long", "young")
+
+NEGATIONS = {"not": "pas", "never": "jamais", "no longer": "plus"}
+_AM = {"je": "am", "il": "is", "nous": "are", "vous": "are", "ils": "are"}
+_WAS = {"je": "was", "il": "was", "nous": "were", "vous": "were", "ils": "were"}
+
+
+@dataclass
+class Manner:
+    """Tense, negation, adverb, modal and pronouns of a verb."""
+
+    past: bool = False
+    negation: str | None = None
+    adverb: tuple[str, str] = ("", "")
+    modal: Verb | None = None
+    pronouns: Phrase = field(default_factory=Phrase)  # after the English verb, before the French
+    fronted: NounPhrase | None = None  # a direct object before the French verb
+
+    @property
+    def timely(self) -> bool:
+        """Whether a time may be added: not after *never*, *no longer* or *often*."""
+        return self.adverb == ("", "") and self.negation in (None, "not")
 
 
 def manner(d: Draft, verb: Verb, who: NounPhrase, *, past: bool) -> Manner:
-    """Choose a tense, and optionally a negation, an adverb or a modal, for a verb and a subject."""
+    """Choose a negation, an adverb or a modal for a verb and a subject, or none."""
     how = Manner(past=past)
     completed = past and verb.past != "imparfait"
-    state = verb.english in STATES
     if d.chance(0.2):
-        moves = verb.past == "être"
-        fitting = ("not", "never", "no longer")[: 2 if completed or moves else 3]
-        if state:  # "never knows" and "never loves" are unusual
+        if verb is BE:
+            fitting = ("not", "not", "no longer")
+        elif verb in STATES:  # "never knows" and "never loves" are unusual
             fitting = ("not", "no longer")
-        how.negation = d.choose(("not", "not", "no longer") if verb is BE else fitting)
-    elif not completed and not state and verb is not BE and d.chance(0.12):
-        how.adverb = d.choose(entries.ADVERBS)
+        else:
+            fitting = ("not", "never", "no longer")
+            if completed or verb.past == "être":
+                fitting = ("not", "never")
+        how.negation = d.choose(fitting)
+    elif not completed and verb not in (*STATES, BE) and d.chance(0.12):
+        how.adverb = d.choose(ADVERBS)
     easy = verb.past == "avoir" if past else verb in SPOKEN_VERBS
     unspoken = (who.gender == "?" and not easy) or (past and verb.english_past == "-")
     if unspoken or (verb is not BE and who.kind == "person" and d.chance(0.1)):
-        how = replace(how, modal=_MODALS[0] if state else d.choose(_MODALS), adverb=None)
+        how.modal = _MODALS[0] if verb in STATES else d.choose(_MODALS)
+        how.adverb = ("", "")
         if how.negation == "never":
             how.negation = "not"
     return how
+
+
+def conjugate(verb: Verb, subject: NounPhrase, how: Manner) -> Phrase:
+    """Return the verb in agreement with its subject, with negation, adverb, modal and pronouns.
+
+    English: negation, adverb, verb, infinitive, pronouns; *never eats it*, *often wants to eat it*.
+    French: ne, pronouns, verb, negation, adverb, participle; *ne l'a jamais mangée*. Pronouns
+    follow a modal: *veut souvent la manger*.
+    """
+    finite = how.modal or verb
+    negation, verb_words = _english_verb(finite, subject, how)
+    meaning = verb_words or negation
+    infinitive = english(f"{verb.english} {verb.particle}") if how.modal else []
+    adverb = phrase(*how.adverb)
+    if finite.english in ("be", "can"):  # is not, can no longer
+        words = verb_words + negation
+    else:
+        words = negation + adverb.english + verb_words
+    if is_compound := how.past and finite.past != "imparfait":
+        form = present(finite.past)[subject.person]
+    else:
+        form = (imparfait if how.past else present)(finite.french)[subject.person]
+    translation = french(form, meaning)
+    if not how.modal:
+        translation = how.pronouns.french + translation
+    if how.negation:
+        closing = french(NEGATIONS[how.negation], negation)
+        translation = french("ne", negation) + translation + closing
+    translation = translation + adverb.french
+    if is_compound:
+        translation += french(_participle(finite, subject, how), meaning)
+    if how.modal:
+        translation += how.pronouns.french + french(verb.french, infinitive)
+    return Phrase(words + infinitive + how.pronouns.english, translation)
+
+
+def _english_verb(
+    verb: Verb, subject: NounPhrase, how: Manner
+) -> tuple[list[English], list[English]]:
+    """Return the negation with its auxiliary, and the verb, which *cannot* contains."""
+    if verb is BE:
+        return english(how.negation or ""), english((_WAS if how.past else _AM)[subject.person])
+    is_third = subject.person == "il" and verb.english != "can"
+    if how.negation == "not" and verb.english == "can":
+        return english("could not" if how.past else "cannot"), []
+    if how.negation == "not":
+        auxiliary = "did" if how.past else "does" if is_third else "do"
+        return english(f"{auxiliary} not"), english(f"{verb.english} {verb.particle}")
+    present_form = english_plural(verb.english) if is_third else verb.english
+    form = verb.english_past if how.past else present_form
+    return english(how.negation or ""), english(f"{form} {verb.particle}")
+
+
+def _participle(verb: Verb, subject: NounPhrase, how: Manner) -> str:
+    """Return the participle: it agrees with the subject (être) or a preceding object (avoir)."""
+    agrees_with = subject if verb.past == "être" else how.fronted
+    if agrees_with is None:
+        return participle(verb.french)
+    return participle(verb.french, agrees_with.gender, agrees_with.plural)
 
 
 def pick_verb(d: Draft, who: NounPhrase) -> Verb:
@@ -68,58 +159,8 @@ def pick_verb(d: Draft, who: NounPhrase) -> Verb:
     if who.kind == "person" and d.chance(0.15):  # their participles have the most forms
         return d.choose(_MOVING)
     if who.gender == "?" and d.chance(0.6):
-        return d.choose([verb for verb in SPOKEN_VERBS if verb.complement != "modal"])
+        return d.choose(SPOKEN_VERBS)
     return d.choose(PLAIN[who.kind])
-
-
-def object_of(d: Draft, verb: Verb, negated: bool) -> NounPhrase:
-    """Choose a direct object of a class that the verb takes."""
-    kinds = sorted(verb.objects - {"country"})
-    if "person" in kinds and d.chance(0.3):
-        return person_name(d)
-    noun = pick_noun(d, (d.choose(kinds),))
-    d.combine("object", verb.english, noun)
-    determiner = d.choose(("the", "the", "this")) if verb.english in STATES else None
-    return noun_phrase(d, noun, determiner=determiner, negated=negated)
-
-
-def complement(d: Draft, verb: Verb, negated: bool) -> Phrase:
-    """Choose the complement of the verb."""
-    if verb.complement in ("at", "to", "from"):
-        return destination(d, verb.complement)
-    if verb.complement == "place":
-        return place(d)
-    if verb.complement == "alone":
-        return Phrase()
-    if verb.complement == "water":
-        return in_water(d)
-    if verb.complement == "play":
-        english, name, preposition = d.choose(entries.PLAYED)
-        d.combinations.add(("play", "play", english))
-        return _played(english, name, preposition)
-    if verb.complement == "-":
-        return place(d) if d.chance(0.6) else Phrase()
-    if "country" in verb.objects and d.chance(0.35):
-        return country(d, "object")
-    return object_of(d, verb, negated).phrase
-
-
-def _played(english: str, name: str, preposition: str) -> Phrase:
-    whole = phrase(english, name)
-    head = whole.english[-1]
-    article = whole.french[0]._replace(sources=tuple(whole.english[:-1]))
-    noun = whole.french[1]._replace(sources=(head,))
-    return Phrase(whole.english, [*french(preposition), article, noun])
-
-
-def time(d: Draft, past: bool) -> Phrase:
-    """Choose a time: in September, every morning, yesterday."""
-    if d.chance(0.3):
-        month, mois = d.choose(entries.MONTHS)
-        return phrase("in", "en") + phrase(month, mois)
-    fitting = [t for t in entries.TIMES if t[2] in ("any", "past" if past else "present")]
-    word, french_word, _ = d.choose(fitting)
-    return phrase(word, french_word)
 
 
 def verb_phrase(d: Draft, who: NounPhrase, verb: Verb, *, past: bool) -> tuple[Phrase, Manner]:
@@ -128,8 +169,56 @@ def verb_phrase(d: Draft, who: NounPhrase, verb: Verb, *, past: bool) -> tuple[P
     if who.noun:
         d.combinations.add(("subject", who.noun.english, verb.english))
     verb_words = conjugate(verb, who, how)
-    rest = complement(d, verb, how.negation is not None)
-    return verb_words + rest, how
+    return verb_words + _complement(d, verb, how.negation is not None), how
+
+
+def _complement(d: Draft, verb: Verb, negated: bool) -> Phrase:
+    """Choose the complement of the verb."""
+    match verb.complement:
+        case "at" | "to" | "from":
+            return destination(d, verb.complement)
+        case "place":
+            return place(d)
+        case "somewhere":
+            return place(d) if d.chance(0.6) else Phrase()
+        case "water":
+            return in_water(d)
+        case "play":
+            english_name, article, name, preposition = d.choose(PLAYED)
+            d.combinations.add(("play", "play", english_name))
+            return Phrase([], french(preposition)) + definite(english_name, article, name)
+        case "none":
+            return Phrase()
+    if "country" in verb.objects and d.chance(0.35):
+        return country(d, "object")
+    kinds = sorted(verb.objects - {"country"})
+    if "person" in kinds and d.chance(0.3):
+        return person_name(d)
+    determiners = ("the", "the", "this") if verb in STATES else None
+    return direct_object(d, verb, kinds, determiners=determiners, negated=negated)
+
+
+def direct_object(
+    d: Draft,
+    verb: Verb,
+    kinds: Sequence[str],
+    *,
+    determiners: Sequence[str] | None = None,
+    negated: bool = False,
+) -> NounPhrase:
+    """Choose a direct object of one of the classes, each equally probable."""
+    noun = pick_noun(d, (d.choose(kinds),))
+    d.combine("object", verb.english, noun)
+    determiner = d.choose(determiners) if determiners else None
+    return noun_phrase(d, noun, determiner=determiner, negated=negated)
+
+
+def time(d: Draft, past: bool) -> Phrase:
+    """Choose a time: in September, every morning, yesterday."""
+    if d.chance(0.3):
+        return phrase("in", "en") + phrase(*d.choose(MONTHS))
+    fitting = [words for *words, tense in TIMES if tense in ("any", "past" if past else "present")]
+    return phrase(*d.choose(fitting))
 
 
 def is_adjective(d: Draft, who: NounPhrase, past: bool, *, passing: bool = False) -> Phrase:
@@ -137,9 +226,10 @@ def is_adjective(d: Draft, who: NounPhrase, past: bool, *, passing: bool = False
     if who.noun and who.noun.sense:  # the attribute is its cue
         fitting = [ADJECTIVE[word] for word in who.noun.sense.adjectives]
     else:
-        fitting = [a for a in ADJECTIVES_OF[who.kind]
-                   if a.english not in d.content and a.english not in NOT_PREDICATED]  # fmt: skip
-        if passing:
-            fitting = [adjective for adjective in fitting if adjective.order == "quality"]
+        fitting = [
+            a for a in ADJECTIVES_OF[who.kind]
+            if a.english not in d.content and a.english not in _NOT_PREDICATED
+            and (a.order == "quality" or not passing)
+        ]  # fmt: skip
     how = manner(d, BE, who, past=past)
     return conjugate(BE, who, how) + predicate_adjective(d, d.choose(fitting), who)

@@ -1,0 +1,309 @@
+"""Sentences: each construction builds both languages together.
+
+A subject pronoun always refers to the subject of the previous clause, and an object pronoun to the
+object of the previous verb, so that its gender is never ambiguous.
+"""
+
+import random
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from experiments.data.pairs import SentencePair
+from experiments.data.toy_language.clauses import (
+    GIVING,
+    LIVING,
+    PLAIN,
+    Manner,
+    conjugate,
+    direct_object,
+    is_adjective,
+    manner,
+    pick_verb,
+    time,
+    verb_phrase,
+)
+from experiments.data.toy_language.lexicon import (
+    ADJECTIVE,
+    ADJECTIVES_OF,
+    CONJUNCTIONS,
+    KINDS,
+    NEUTRAL_VERBS,
+    NOUN,
+    SENSES,
+    VERB,
+    Adjective,
+    Noun,
+    Verb,
+)
+from experiments.data.toy_language.nouns import (
+    Draft,
+    NounPhrase,
+    living,
+    noun_phrase,
+    object_pronoun,
+    person_name,
+    pick_noun,
+    referring,
+    speaker,
+    stand_in,
+    subject,
+)
+from experiments.data.toy_language.phrase import Phrase, finish, phrase
+
+# Verbs of the first and of the second clause of `anaphora`: Marie buys the apple and eats it.
+_FIRST_VERBS = tuple(VERB[word] for word in ("buy", "find", "choose", "see"))
+_SECOND_VERBS = [
+    verb for verb in (*PLAIN["person"], *GIVING)
+    if verb.objects & VERB["buy"].objects
+    and verb.english not in ("find", "choose", "see", "build", "write")
+]  # fmt: skip
+_TO_PERSON = (("to him", "lui"), ("to her", "lui"), ("to them", "leur"))
+
+
+class Derivation(NamedTuple):
+    """A sentence with its translation, and the combinations of words in it."""
+
+    pair: SentencePair
+    combinations: frozenset[tuple[str, str, str]]
+
+
+def derive(rng: random.Random) -> Derivation:
+    """Derive a sentence in which every polysemous word has cues of one sense only."""
+    while True:
+        d = Draft(rng)
+        sentence = d.choose(_TICKETS)(d)
+        if all(_is_clear(noun, d.content) for noun in d.senses):
+            return Derivation(finish(sentence), frozenset(d.combinations))
+
+
+def _is_clear(noun: Noun, content: set[str]) -> bool:
+    """Return whether there are cues of this sense, and none of the other senses of the word."""
+    cued = [
+        other for other in SENSES if other.english == noun.english and other.sense.cues & content
+    ]
+    return cued == [noun]
+
+
+def simple(d: Draft) -> Phrase:
+    """Build a simple sentence: Jane visits Africa in September."""
+    return _statement(d, subject(d, LIVING), d.chance(0.5))
+
+
+def _statement(d: Draft, who: NounPhrase, past: bool) -> Phrase:
+    """Return a subject and what it does, sometimes after a time."""
+    if d.chance(0.12):
+        words, how = verb_phrase(d, who, pick_verb(d, who), past=past)
+        return (time(d, past) if how.timely else Phrase()) + who + words
+    return who + _action(d, who, pick_verb(d, who), past, 0.3)
+
+
+def _action(d: Draft, who: NounPhrase, verb: Verb, past: bool, share_timed: float) -> Phrase:
+    """Return a verb phrase for this subject, and a time in a share: visits Africa in September."""
+    words, how = verb_phrase(d, who, verb, past=past)
+    return words + time(d, past) if how.timely and d.chance(share_timed) else words
+
+
+def attribute(d: Draft) -> Phrase:
+    """Build a sentence with an attribute: the car is not red."""
+    noun = pick_noun(d, [kind for kind in KINDS if ADJECTIVES_OF[kind]])
+    who = noun_phrase(d, noun, adjectives=None if d.chance(0.3) else ())
+    return who + is_adjective(d, who, d.chance(0.4))
+
+
+def subject_relative(d: Draft) -> Phrase:
+    """Build agreement over a relative clause: the girls who live near the river are happy."""
+    who, past = living(d, LIVING), d.chance(0.4)
+    link = phrase("who" if who.kind == "person" else "that", "qui")
+    head = who + link + verb_phrase(d, who, pick_verb(d, who), past=past)[0]
+    if d.chance(0.6):
+        return head + is_adjective(d, who, past)
+    return head + _action(d, who, pick_verb(d, who), past, 0.3)
+
+
+def object_relative(d: Draft) -> Phrase:
+    """Build an object relative clause: la pomme que Marie a achetée est rouge."""
+    verb = d.choose([v for v in PLAIN["person"] if v.complement == "object"])
+    kinds = [k for k in KINDS if k in verb.objects and k not in ("drink", "beverage", "person")]
+    if not kinds:
+        return simple(d)
+    thing = noun_phrase(d, pick_noun(d, kinds), determiner=d.choose(("the", "the", "this")))
+    past = d.chance(0.6)
+    return _that(d, thing, verb, past) + is_adjective(d, thing, past)
+
+
+def _that(d: Draft, thing: NounPhrase, verb: Verb, past: bool) -> Phrase:
+    """Return a thing with a relative clause: the apple that Marie bought."""
+    who = subject(d, ("person",))
+    how = manner(d, verb, who, past=past)
+    how.fronted = thing
+    d.combine("object", verb.english, thing.noun)
+    return thing + phrase("that", "que") + who + conjugate(verb, who, how)
+
+
+def anaphora(d: Draft) -> Phrase:
+    """Build two clauses with an object pronoun: Marie buys the apple and eats it."""
+    who, past = subject(d, ("person",)), d.chance(0.6)
+    past = past or who.gender == "?"
+    verb = d.choose([v for v in _SECOND_VERBS if not past or v.past == "avoir"])
+    first = d.choose([v for v in _FIRST_VERBS if v.objects & verb.objects and v is not verb])
+    thing = direct_object(d, first, sorted(first.objects & verb.objects))
+    words = who + conjugate(first, who, Manner(past=past)) + thing
+    words += phrase(*d.choose(CONJUNCTIONS[:2]))
+    how = manner(d, verb, who, past=past)
+    how.fronted, how.pronouns = thing, object_pronoun(thing)
+    if verb.complement != "give":
+        d.combine("pronoun", verb.english, thing.noun)
+        return words + conjugate(verb, who, how)
+    if d.chance(0.5):
+        return words + conjugate(verb, who, how) + _to_somebody(d)
+    how.pronouns += phrase(*d.choose(_TO_PERSON))
+    return words + conjugate(verb, who, how)
+
+
+def giving(d: Draft) -> Phrase:
+    """Build an indirect object, as a noun or a pronoun: Paul gives the book to Marie, or to her."""
+    who, verb = subject(d, ("person",)), d.choose(GIVING)
+    how = manner(d, verb, who, past=d.chance(0.5))
+    noun = pick_noun(d, [kind for kind in KINDS if kind in verb.objects])
+    d.combine("object", verb.english, noun)
+    thing = noun_phrase(d, noun, negated=how.negation is not None)
+    if d.chance(0.5):
+        return who + conjugate(verb, who, how) + thing + _to_somebody(d)
+    pronouns = (*_TO_PERSON, ("to me", "me"), ("to us", "nous"), ("to you", "vous"))
+    to_whom, dative = d.choose(pronouns)
+    if (who.person, dative) in (("je", "me"), ("nous", "nous"), ("vous", "vous")):
+        to_whom, dative = "to them", "leur"
+    to = phrase(to_whom, dative)
+    how.pronouns = Phrase([], to.french)
+    return who + conjugate(verb, who, how) + thing + Phrase(to.english, [])
+
+
+def _to_somebody(d: Draft) -> Phrase:
+    person = person_name(d) if d.chance(0.5) else noun_phrase(d, d.choose(KINDS["person"]))
+    return phrase("to", "à") + person
+
+
+def pronoun_object(d: Draft) -> Phrase:
+    """Build a sentence with an object pronoun: Paul la trouve."""
+    who, past = subject(d, ("person",)), d.chance(0.4)
+    verb = d.choose([v for v in PLAIN["person"] if "person" in v.objects])
+    how = manner(d, verb, who, past=past)
+    meant = [("m", "il"), ("f", "il")]
+    if not past or verb.past == "imparfait":  # else the participle would show the gender of *them*
+        meant.append(("?", "ils"))
+    how.fronted = referring(Phrase(), *d.choose(meant))
+    how.pronouns = object_pronoun(how.fronted)
+    words = who + conjugate(verb, who, how)
+    return words + time(d, past) if d.chance(0.4) else words
+
+
+def two_clauses(d: Draft) -> Phrase:
+    """Build clauses with one subject: the girls are tired because they (elles) played tennis."""
+    past = d.chance(0.5)
+    if d.chance(0.25):
+        noun = pick_noun(d, ("thing", "vehicle", "building", "clothes", "furniture"))
+        who = noun_phrase(d, noun, adjectives=())
+    else:
+        who = subject(d, LIVING)
+    words = who + _state_or_action(d, who, past)
+    for conjunction in _conjunctions(d):
+        again = stand_in(who)
+        if conjunction[0] == "because" and who.gender != "?":
+            reason = is_adjective(d, again, past, passing=True)
+        else:
+            reason = _state_or_action(d, again, past)
+        words = words + phrase(*conjunction) + again + reason
+    return words
+
+
+def two_sentences(d: Draft) -> Phrase:
+    """Build two or three clauses with different subjects."""
+    past = d.chance(0.5)
+    words = _statement(d, subject(d, LIVING), past)
+    for conjunction in _conjunctions(d):
+        other = living(d, LIVING) if d.chance(0.6) else person_name(d)
+        words = words + phrase(*conjunction) + _statement(d, other, past)
+    return words
+
+
+def _conjunctions(d: Draft) -> list[tuple[str, str]]:
+    """Choose one or two different conjunctions."""
+    return d.rng.sample(CONJUNCTIONS, 1 + d.chance(0.35))
+
+
+def _state_or_action(d: Draft, who: NounPhrase, past: bool) -> Phrase:
+    """Return an attribute or an action, without an object that a pronoun could refer to."""
+    if who.kind not in LIVING or (who.gender != "?" and d.chance(0.5)):
+        return is_adjective(d, who, past, passing=True)
+    verb = d.choose([v for v in PLAIN[who.kind] if v.complement != "object"])
+    return _action(d, who, verb, past, 0.2)
+
+
+def polysemous(d: Draft) -> Phrase:
+    """Build a sentence with a polysemous word and a cue: before or after it, near or far."""
+    noun = d.choose(SENSES)
+    sense = noun.sense
+    frames = [_cued_by_adjective] * bool(sense.adjectives) + [_cued_by_whole] * bool(sense.wholes)
+    frames += [_cued_by_attribute] * bool(sense.adjectives)
+    frames += [_cued_by_owner, _cued_from_afar, _cued_later] * bool(sense.owners)
+    return d.choose(frames)(d, noun)
+
+
+def _cued_by_adjective(d: Draft, noun: Noun) -> Phrase:
+    """Use an adjective as cue: Paul finds the rusty nail."""
+    who, cue = subject(d, ("person",)), ADJECTIVE[d.choose(noun.sense.adjectives)]
+    return who + _handles(d, who, noun, d.chance(0.5), [cue])
+
+
+def _cued_by_whole(d: Draft, noun: Noun) -> Phrase:
+    """Use the whole as cue: Paul finds the bark of the old tree."""
+    who = subject(d, ("person",))
+    whole = noun_phrase(d, NOUN[d.choose(noun.sense.wholes)], determiner=d.choose(("the", "this")))
+    return who + _handles(d, who, noun, d.chance(0.5)) + phrase("of", "de") + whole
+
+
+def _cued_by_owner(d: Draft, noun: Noun) -> Phrase:
+    """Use the subject as cue: the banker finds the bank."""
+    who, past = noun_phrase(d, NOUN[d.choose(noun.sense.owners)]), d.chance(0.5)
+    words = who + _handles(d, who, noun, past)
+    return words + time(d, past) if d.chance(0.3) else words
+
+
+def _cued_by_attribute(d: Draft, noun: Noun) -> Phrase:
+    """Use a final attribute as cue: the bank that Paul saw is muddy."""
+    thing, past = noun_phrase(d, noun, determiner="the", adjectives=()), d.chance(0.5)
+    return _that(d, thing, d.choose(NEUTRAL_VERBS), past) + is_adjective(d, thing, past)
+
+
+def _cued_from_afar(d: Draft, noun: Noun) -> Phrase:
+    """Use the subject of the previous clause as cue: the player was tired when he found the bat."""
+    who, past = noun_phrase(d, NOUN[d.choose(noun.sense.owners)]), d.chance(0.5)
+    words = who + is_adjective(d, who, past, passing=True) + phrase(*d.choose(CONJUNCTIONS))
+    again = stand_in(who)
+    return words + again + _handles(d, again, noun, past)
+
+
+def _cued_later(d: Draft, noun: Noun) -> Phrase:
+    """Use the next clause as cue: Paul looked for the key when the pianist was sleeping."""
+    who, past = person_name(d) if d.chance(0.6) else speaker(d), d.chance(0.5)
+    owner = noun_phrase(d, NOUN[d.choose(noun.sense.owners)])
+    words = who + _handles(d, who, noun, past) + phrase(*d.choose(CONJUNCTIONS))
+    return words + owner + _state_or_action(d, owner, past)
+
+
+def _handles(
+    d: Draft, who: NounPhrase, noun: Noun, past: bool, adjectives: Sequence[Adjective] = ()
+) -> Phrase:
+    """Return a verb that fits every sense of the noun, with the noun as its object."""
+    verb = d.choose(NEUTRAL_VERBS)
+    how = manner(d, verb, who, past=past)
+    thing = noun_phrase(d, noun, adjectives=adjectives, negated=how.negation is not None)
+    return conjugate(verb, who, how) + thing
+
+
+# Constructions and how many sentences of 120 they build.
+_SHARES = (
+    (simple, 18), (attribute, 6), (subject_relative, 13), (object_relative, 10), (anaphora, 16),
+    (giving, 8), (pronoun_object, 4), (two_clauses, 12), (two_sentences, 9), (polysemous, 24),
+)  # fmt: skip
+_TICKETS = [build for build, share in _SHARES for _ in range(share)]
