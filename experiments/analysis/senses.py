@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from experiments.data.pairs import SentencePair
-from experiments.data.toy_language.inflection import english_plural, french_plural
-from experiments.data.toy_language.lexicon import SENSES
+from experiments.data.toy_language.lexicon import SENSES, english_plural, french_plural
 from experiments.data.words import tokenize
 from experiments.errors import UsageError
 

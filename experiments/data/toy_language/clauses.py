@@ -3,25 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from experiments.data.toy_language.inflection import (
-    english_plural,
-    imparfait,
-    participle,
-    present,
-)
-from experiments.data.toy_language.lexicon import (
-    ADJECTIVE,
-    ADJECTIVES_OF,
-    ADVERBS,
-    BE,
-    MONTHS,
-    PLAYED,
-    SPOKEN_VERBS,
-    STATES,
-    TIMES,
-    VERBS,
-    Verb,
-)
+from experiments.data.toy_language import lexicon
+from experiments.data.toy_language.lexicon import Verb, imparfait, participle, present
 from experiments.data.toy_language.nouns import (
     Draft,
     NounPhrase,
@@ -39,12 +22,12 @@ from experiments.data.toy_language.phrase import English, Phrase, definite, engl
 LIVING = ("person", "animal", "bird", "creature")
 # Verbs by the class of the subject, without those that need an indirect object or a second verb.
 PLAIN = {
-    kind: [v for v in VERBS if kind in v.subjects and v.complement not in ("give", "modal")]
+    kind: [v for v in lexicon.VERBS if kind in v.subjects and v.complement not in ("give", "modal")]
     for kind in LIVING
 }
-GIVING = [verb for verb in VERBS if verb.complement == "give"]
-_MOVING = [verb for verb in VERBS if verb.past == "être"]
-_MODALS = [verb for verb in VERBS if verb.complement == "modal"]
+GIVING = [verb for verb in lexicon.VERBS if verb.complement == "give"]
+_MOVING = [verb for verb in lexicon.VERBS if verb.past == "être"]
+_MODALS = [verb for verb in lexicon.VERBS if verb.complement == "modal"]
 _NOT_PREDICATED = ("new", "long", "young")
 
 NEGATIONS = {"not": "pas", "never": "jamais", "no longer": "plus"}
@@ -74,21 +57,21 @@ def manner(d: Draft, verb: Verb, who: NounPhrase, *, past: bool) -> Manner:
     how = Manner(past=past)
     completed = past and verb.past != "imparfait"
     if d.chance(0.2):
-        if verb is BE:
+        if verb is lexicon.BE:
             fitting = ("not", "not", "no longer")
-        elif verb in STATES:  # "never knows" and "never loves" are unusual
+        elif verb in lexicon.STATES:  # "never knows" and "never loves" are unusual
             fitting = ("not", "no longer")
         else:
             fitting = ("not", "never", "no longer")
             if completed or verb.past == "être":
                 fitting = ("not", "never")
         how.negation = d.choose(fitting)
-    elif not completed and verb not in (*STATES, BE) and d.chance(0.12):
-        how.adverb = d.choose(ADVERBS)
-    easy = verb.past == "avoir" if past else verb in SPOKEN_VERBS
+    elif not completed and verb not in (*lexicon.STATES, lexicon.BE) and d.chance(0.12):
+        how.adverb = d.choose(lexicon.ADVERBS)
+    easy = verb.past == "avoir" if past else verb in lexicon.SPOKEN_VERBS
     unspoken = (who.gender == "?" and not easy) or (past and verb.english_past == "-")
-    if unspoken or (verb is not BE and who.kind == "person" and d.chance(0.1)):
-        how.modal = _MODALS[0] if verb in STATES else d.choose(_MODALS)
+    if unspoken or (verb is not lexicon.BE and who.kind == "person" and d.chance(0.1)):
+        how.modal = _MODALS[0] if verb in lexicon.STATES else d.choose(_MODALS)
         how.adverb = ("", "")
         if how.negation == "never":
             how.negation = "not"
@@ -133,7 +116,7 @@ def _english_verb(
     verb: Verb, subject: NounPhrase, how: Manner
 ) -> tuple[list[English], list[English]]:
     """Return the negation with its auxiliary, and the verb, which *cannot* contains."""
-    if verb is BE:
+    if verb is lexicon.BE:
         return english(how.negation or ""), english((_WAS if how.past else _AM)[subject.person])
     is_third = subject.person == "il" and verb.english != "can"
     if how.negation == "not" and verb.english == "can":
@@ -141,7 +124,7 @@ def _english_verb(
     if how.negation == "not":
         auxiliary = "did" if how.past else "does" if is_third else "do"
         return english(f"{auxiliary} not"), english(f"{verb.english} {verb.particle}")
-    present_form = english_plural(verb.english) if is_third else verb.english
+    present_form = lexicon.english_plural(verb.english) if is_third else verb.english
     form = verb.english_past if how.past else present_form
     return english(how.negation or ""), english(f"{form} {verb.particle}")
 
@@ -159,7 +142,7 @@ def pick_verb(d: Draft, who: NounPhrase) -> Verb:
     if who.kind == "person" and d.chance(0.15):  # their participles have the most forms
         return d.choose(_MOVING)
     if who.gender == "?" and d.chance(0.6):
-        return d.choose(SPOKEN_VERBS)
+        return d.choose(lexicon.SPOKEN_VERBS)
     return d.choose(PLAIN[who.kind])
 
 
@@ -179,12 +162,12 @@ def _complement(d: Draft, verb: Verb, negated: bool) -> Phrase:
             return destination(d, verb.complement)
         case "place":
             return place(d)
-        case "somewhere":
+        case "where":
             return place(d) if d.chance(0.6) else Phrase()
         case "water":
             return in_water(d)
         case "play":
-            english_name, article, name, preposition = d.choose(PLAYED)
+            english_name, article, name, preposition = d.choose(lexicon.PLAYED)
             d.combinations.add(("play", "play", english_name))
             return Phrase([], french(preposition)) + definite(english_name, article, name)
         case "none":
@@ -194,7 +177,7 @@ def _complement(d: Draft, verb: Verb, negated: bool) -> Phrase:
     kinds = sorted(verb.objects - {"country"})
     if "person" in kinds and d.chance(0.3):
         return person_name(d)
-    determiners = ("the", "the", "this") if verb in STATES else None
+    determiners = ("the", "the", "this") if verb in lexicon.STATES else None
     return direct_object(d, verb, kinds, determiners=determiners, negated=negated)
 
 
@@ -216,20 +199,22 @@ def direct_object(
 def time(d: Draft, past: bool) -> Phrase:
     """Choose a time: in September, every morning, yesterday."""
     if d.chance(0.3):
-        return phrase("in", "en") + phrase(*d.choose(MONTHS))
-    fitting = [words for *words, tense in TIMES if tense in ("any", "past" if past else "present")]
+        return phrase("in", "en") + phrase(*d.choose(lexicon.MONTHS))
+    fitting = [
+        words for *words, tense in lexicon.TIMES if tense in ("any", "past" if past else "present")
+    ]
     return phrase(*d.choose(fitting))
 
 
 def is_adjective(d: Draft, who: NounPhrase, past: bool, *, passing: bool = False) -> Phrase:
     """Return "is happy" in agreement with the subject; `passing` excludes sizes and origins."""
-    if who.noun and who.noun.sense:  # the attribute is its cue
-        fitting = [ADJECTIVE[word] for word in who.noun.sense.adjectives]
+    if who.noun and who.noun.cues:  # the attribute is its cue
+        fitting = [lexicon.ADJECTIVE[word] for word in who.noun.adjectives]
     else:
         fitting = [
-            a for a in ADJECTIVES_OF[who.kind]
+            a for a in lexicon.ADJECTIVES_OF[who.kind]
             if a.english not in d.content and a.english not in _NOT_PREDICATED
             and (a.order == "quality" or not passing)
         ]  # fmt: skip
-    how = manner(d, BE, who, past=past)
-    return conjugate(BE, who, how) + predicate_adjective(d, d.choose(fitting), who)
+    how = manner(d, lexicon.BE, who, past=past)
+    return conjugate(lexicon.BE, who, how) + predicate_adjective(d, d.choose(fitting), who)

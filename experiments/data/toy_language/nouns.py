@@ -5,25 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from experiments.data.toy_language.inflection import (
-    agree,
-    english_article,
-    english_plural,
-    french_plural,
-)
-from experiments.data.toy_language.lexicon import (
-    ADJECTIVES_OF,
-    COUNTRIES,
-    DETERMINERS,
-    KINDS,
-    NAMES,
-    NUMBERS,
-    OWNED,
-    POSSESSIVES,
-    PREPOSITIONS,
-    Adjective,
-    Noun,
-)
+from experiments.data.toy_language import lexicon
+from experiments.data.toy_language.lexicon import Adjective, Noun, english_plural, french_plural
 from experiments.data.toy_language.phrase import Phrase, definite, english, french, phrase
 
 T = TypeVar("T")
@@ -65,7 +48,7 @@ class Draft:
 
     def combine(self, relation: str, word: str, noun: Noun | None) -> None:
         """Record a combination of words, except polysemous ones: train must contain their cues."""
-        if noun is not None and noun.sense is None:
+        if noun is not None and not noun.cues:
             self.combinations.add((relation, word, noun.english))
 
 
@@ -95,7 +78,7 @@ def referring(words: Phrase, gender: str, person: str, noun: Noun | None = None)
 
 def pick_noun(d: Draft, kinds: Sequence[str]) -> Noun:
     """Choose a noun of one of the classes."""
-    return d.choose([noun for kind in kinds for noun in KINDS[kind]])
+    return d.choose([noun for kind in kinds for noun in lexicon.KINDS[kind]])
 
 
 def noun_phrase(
@@ -109,17 +92,11 @@ def noun_phrase(
 ) -> NounPhrase:
     """Return determiner, adjectives and noun; omitted arguments are chosen at random.
 
-    Args:
-        d: state of the derivation.
-        noun: the head.
-        determiner: one of `DETERMINERS`.
-        plural: its number.
-        adjectives: in English order.
-        negated: whether it is the object of a negated verb, where *un*, *du*, *des* become *de*.
+    The object of a negated verb has *de* instead of *un*, *du* and *des*.
     """
     if plural is None:
         can_be_plural = noun.kind not in COUNTLESS and determiner != "a"
-        plural = can_be_plural and d.chance(0.5 if noun.sense else 0.35)
+        plural = can_be_plural and d.chance(0.5 if noun.cues else 0.35)
     if determiner is None:
         determiner = d.choose(_determiners(noun, plural, negated))
     if negated and determiner in ("a", "some"):
@@ -135,17 +112,17 @@ def _determiners(noun: Noun, plural: bool, negated: bool) -> list[str]:
     if noun.kind in COUNTLESS:
         return ["the", "the", "some", "some", "some", "his", "her"]
     pool = ["the"] * 4 + ["this"]
-    if noun.english in OWNED or noun.kind not in _SELDOM_OWNED:
-        pool += POSSESSIVES
+    if noun.english in lexicon.OWNED or noun.kind not in _SELDOM_OWNED:
+        pool += lexicon.POSSESSIVES
     if not plural:
         return pool + ["a"] * 4
     # "did not find two cats" is ambiguous in both languages.
-    return pool + ["some"] * 2 + ([] if negated else list(NUMBERS))
+    return pool + ["some"] * 2 + ([] if negated else list(lexicon.NUMBERS))
 
 
 def _pick_adjectives(d: Draft, noun: Noun) -> list[Adjective]:
     """Choose up to two adjectives that suit the noun, in English order."""
-    fitting = ADJECTIVES_OF.get(noun.kind)
+    fitting = lexicon.ADJECTIVES_OF.get(noun.kind)
     if not fitting or d.chance(0.5):
         return []
     first = d.choose(fitting)
@@ -165,7 +142,7 @@ def _with_adjectives(d: Draft, noun: Noun, plural: bool, adjectives: Sequence[Ad
     noun_words = english(english_plural(noun.english) if plural else noun.english)
     head = french(french_plural(noun.french) if plural else noun.french, noun_words)
     d.content.add(noun.english)
-    if noun.sense:
+    if noun.cues:
         d.senses.append(noun)
     words, before, after = [], [], []
     for adjective in adjectives:
@@ -185,18 +162,18 @@ def _agreeing(
 ) -> Phrase:
     d.content.add(adjective.english)
     words = english(adjective.english)
-    return Phrase(words, french(agree(adjective, gender, plural, next_word), words))
+    return Phrase(words, french(lexicon.agree(adjective, gender, plural, next_word), words))
 
 
 def _determine(determiner: str, rest: Phrase, noun: Noun, plural: bool) -> Phrase:
     """Add a determiner to a noun with its adjectives."""
-    word, form = determiner, DETERMINERS[determiner][2 if plural else noun.gender == "f"]
+    word, form = determiner, lexicon.DETERMINERS[determiner][2 if plural else noun.gender == "f"]
     if word == "some" and plural and rest.french[0].text != french_plural(noun.french):
         form = "de"  # before an adjective: de grands chiens
     if word == "no":  # the object of a negation: il ne mange pas de pomme
         word = "any" if plural or noun.kind in COUNTLESS else "a"
     if word == "a":
-        word = english_article(rest.english[0].text)
+        word = lexicon.english_article(rest.english[0].text)
     if word == "this" and plural:
         word = "these"
     return phrase(word, form) + rest
@@ -220,7 +197,7 @@ def person_name(d: Draft) -> NounPhrase:
 
 def _new_name(d: Draft) -> tuple[str, str]:
     """Choose a name that the sentence does not contain yet, and its gender."""
-    chosen = d.choose([name for name in NAMES if name[0] not in d.named])
+    chosen = d.choose([name for name in lexicon.NAMES if name[0] not in d.named])
     d.named.add(chosen[0])
     return chosen
 
@@ -248,7 +225,9 @@ def living(d: Draft, kinds: Sequence[str]) -> NounPhrase:
     kind = "person" if "person" in kinds and d.chance(0.5) else d.choose(kinds)
     # Most professions in the lexicon are masculine, so women are chosen separately.
     women = kind == "person" and d.chance(0.35)
-    return noun_phrase(d, d.choose([n for n in KINDS[kind] if n.gender == "f" or not women]))
+    return noun_phrase(
+        d, d.choose([n for n in lexicon.KINDS[kind] if n.gender == "f" or not women])
+    )
 
 
 def stand_in(meant: NounPhrase) -> NounPhrase:
@@ -276,7 +255,7 @@ def object_pronoun(meant: NounPhrase) -> Phrase:
 
 def country(d: Draft, use: str) -> Phrase:
     """Choose a country or town: `in`, `to` or `from` it, or as an `object`."""
-    name, french_name, article = d.choose(COUNTRIES)
+    name, french_name, article = d.choose(lexicon.COUNTRIES)
     d.combinations.add(("place", use, name))
     if use == "object":
         return definite(name, article, french_name)
@@ -290,7 +269,7 @@ def place(d: Draft) -> Phrase:
     if d.chance(0.3):
         return country(d, "in")
     noun = pick_noun(d, ("land", "shore", "water", "building"))
-    word, french_word, _ = d.choose([p for p in PREPOSITIONS if noun.kind in p[2]])
+    word, french_word, _ = d.choose([p for p in lexicon.PREPOSITIONS if noun.kind in p[2]])
     d.combine("place", word, noun)
     where = noun_phrase(d, noun, determiner=d.choose(("the", "the", "the", "a", "this")))
     return phrase(word, french_word) + where
@@ -298,7 +277,7 @@ def place(d: Draft) -> Phrase:
 
 def in_water(d: Draft) -> Phrase:
     """Choose a place in water: in the river, in a lake."""
-    noun = d.choose(KINDS["water"])
+    noun = d.choose(lexicon.KINDS["water"])
     determiner = d.choose(("the", "a", "this"))
     return phrase("in", "dans") + noun_phrase(d, noun, determiner=determiner, plural=False)
 
@@ -307,7 +286,7 @@ def destination(d: Draft, use: str) -> Phrase:
     """Choose a destination or origin, with the preposition `at`, `to` or `from`."""
     if d.chance(0.4):
         return country(d, "in" if use == "at" else use)
-    noun = d.choose(KINDS["building"])
+    noun = d.choose(lexicon.KINDS["building"])
     d.combine("place", use, noun)
     where = noun_phrase(d, noun, determiner="the", plural=False, adjectives=())
     return phrase(use, "de" if use == "from" else "à") + where

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from experiments.data.pairs import SentencePair
-from experiments.data.toy_language.inflection import starts_with_vowel
+from experiments.data.toy_language.lexicon import starts_with_vowel
 
 # Word → its form before a vowel.
 _ELIDED = {

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from experiments.data.pairs import SentencePair
+from experiments.data.toy_language import lexicon
 from experiments.data.toy_language.clauses import (
     GIVING,
     LIVING,
@@ -22,19 +23,7 @@ from experiments.data.toy_language.clauses import (
     time,
     verb_phrase,
 )
-from experiments.data.toy_language.lexicon import (
-    ADJECTIVE,
-    ADJECTIVES_OF,
-    CONJUNCTIONS,
-    KINDS,
-    NEUTRAL_VERBS,
-    NOUN,
-    SENSES,
-    VERB,
-    Adjective,
-    Noun,
-    Verb,
-)
+from experiments.data.toy_language.lexicon import Adjective, Noun, Verb
 from experiments.data.toy_language.nouns import (
     Draft,
     NounPhrase,
@@ -51,12 +40,13 @@ from experiments.data.toy_language.nouns import (
 from experiments.data.toy_language.phrase import Phrase, finish, phrase
 
 # Verbs of the first and of the second clause of `anaphora`: Marie buys the apple and eats it.
-_FIRST_VERBS = tuple(VERB[word] for word in ("buy", "find", "choose", "see"))
+_FIRST_VERBS = tuple(lexicon.VERB[word] for word in ("buy", "find", "choose", "see"))
 _SECOND_VERBS = [
     verb for verb in (*PLAIN["person"], *GIVING)
-    if verb.objects & VERB["buy"].objects
+    if verb.objects & lexicon.VERB["buy"].objects
     and verb.english not in ("find", "choose", "see", "build", "write")
 ]  # fmt: skip
+_NOT_RELATIVE = {"drink", "beverage", "person"}  # classes without relative clauses
 _TO_PERSON = (("to him", "lui"), ("to her", "lui"), ("to them", "leur"))
 
 
@@ -78,10 +68,8 @@ def derive(rng: random.Random) -> Derivation:
 
 def _is_clear(noun: Noun, content: set[str]) -> bool:
     """Return whether there are cues of this sense, and none of the other senses of the word."""
-    cued = [
-        other for other in SENSES if other.english == noun.english and other.sense.cues & content
-    ]
-    return cued == [noun]
+    senses = [sense for sense in lexicon.SENSES if sense.english == noun.english]
+    return [sense for sense in senses if sense.cues & content] == [noun]
 
 
 def simple(d: Draft) -> Phrase:
@@ -105,7 +93,7 @@ def _action(d: Draft, who: NounPhrase, verb: Verb, past: bool, share_timed: floa
 
 def attribute(d: Draft) -> Phrase:
     """Build a sentence with an attribute: the car is not red."""
-    noun = pick_noun(d, [kind for kind in KINDS if ADJECTIVES_OF[kind]])
+    noun = pick_noun(d, [kind for kind in lexicon.KINDS if lexicon.ADJECTIVES_OF[kind]])
     who = noun_phrase(d, noun, adjectives=None if d.chance(0.3) else ())
     return who + is_adjective(d, who, d.chance(0.4))
 
@@ -123,7 +111,9 @@ def subject_relative(d: Draft) -> Phrase:
 def object_relative(d: Draft) -> Phrase:
     """Build an object relative clause: la pomme que Marie a achetée est rouge."""
     verb = d.choose([v for v in PLAIN["person"] if v.complement == "object"])
-    kinds = [k for k in KINDS if k in verb.objects and k not in ("drink", "beverage", "person")]
+    kinds = [
+        k for k in lexicon.KINDS if k in verb.objects and k not in ("drink", "beverage", "person")
+    ]
     if not kinds:
         return simple(d)
     thing = noun_phrase(d, pick_noun(d, kinds), determiner=d.choose(("the", "the", "this")))
@@ -148,7 +138,7 @@ def anaphora(d: Draft) -> Phrase:
     first = d.choose([v for v in _FIRST_VERBS if v.objects & verb.objects and v is not verb])
     thing = direct_object(d, first, sorted(first.objects & verb.objects))
     words = who + conjugate(first, who, Manner(past=past)) + thing
-    words += phrase(*d.choose(CONJUNCTIONS[:2]))
+    words += phrase(*d.choose(lexicon.CONJUNCTIONS[:2]))
     how = manner(d, verb, who, past=past)
     how.fronted, how.pronouns = thing, object_pronoun(thing)
     if verb.complement != "give":
@@ -164,7 +154,7 @@ def giving(d: Draft) -> Phrase:
     """Build an indirect object, as a noun or a pronoun: Paul gives the book to Marie, or to her."""
     who, verb = subject(d, ("person",)), d.choose(GIVING)
     how = manner(d, verb, who, past=d.chance(0.5))
-    noun = pick_noun(d, [kind for kind in KINDS if kind in verb.objects])
+    noun = pick_noun(d, [kind for kind in lexicon.KINDS if kind in verb.objects])
     d.combine("object", verb.english, noun)
     thing = noun_phrase(d, noun, negated=how.negation is not None)
     if d.chance(0.5):
@@ -179,7 +169,7 @@ def giving(d: Draft) -> Phrase:
 
 
 def _to_somebody(d: Draft) -> Phrase:
-    person = person_name(d) if d.chance(0.5) else noun_phrase(d, d.choose(KINDS["person"]))
+    person = person_name(d) if d.chance(0.5) else noun_phrase(d, d.choose(lexicon.KINDS["person"]))
     return phrase("to", "à") + person
 
 
@@ -228,7 +218,7 @@ def two_sentences(d: Draft) -> Phrase:
 
 def _conjunctions(d: Draft) -> list[tuple[str, str]]:
     """Choose one or two different conjunctions."""
-    return d.rng.sample(CONJUNCTIONS, 1 + d.chance(0.35))
+    return d.rng.sample(lexicon.CONJUNCTIONS, 1 + d.chance(0.35))
 
 
 def _state_or_action(d: Draft, who: NounPhrase, past: bool) -> Phrase:
@@ -241,61 +231,51 @@ def _state_or_action(d: Draft, who: NounPhrase, past: bool) -> Phrase:
 
 def polysemous(d: Draft) -> Phrase:
     """Build a sentence with a polysemous word and a cue: before or after it, near or far."""
-    noun = d.choose(SENSES)
-    sense = noun.sense
-    frames = [_cued_by_adjective] * bool(sense.adjectives) + [_cued_by_whole] * bool(sense.wholes)
-    frames += [_cued_by_attribute] * bool(sense.adjectives)
-    frames += [_cued_by_owner, _cued_from_afar, _cued_later] * bool(sense.owners)
-    return d.choose(frames)(d, noun)
+    noun = d.choose(lexicon.SENSES)
+    frames = ["adjective"] * bool(noun.adjectives) + ["whole"] * bool(noun.wholes)
+    frames += ["attribute"] * bool(noun.adjectives)
+    frames += ["subject", "earlier subject", "later subject"] * bool(noun.owners)
+    match d.choose(frames):
+        case "adjective":  # Paul finds the rusty nail
+            who, cue = subject(d, ("person",)), d.choose(noun.adjectives)
+            return who + _handles(d, who, noun, d.chance(0.5), [lexicon.ADJECTIVE[cue]])
+        case "whole":  # Paul finds the bark of the old tree
+            who, cue = subject(d, ("person",)), d.choose(noun.wholes)
+            whole = noun_phrase(d, lexicon.NOUN[cue], determiner=d.choose(("the", "this")))
+            return who + _handles(d, who, noun, d.chance(0.5)) + phrase("of", "de") + whole
+        case "attribute":  # the bank that Paul saw is muddy
+            thing, past = noun_phrase(d, noun, determiner="the", adjectives=()), d.chance(0.5)
+            verb = d.choose(lexicon.NEUTRAL_VERBS)
+            return _that(d, thing, verb, past) + is_adjective(d, thing, past)
+        case "subject":  # the banker finds the bank
+            owner, past = _owner(d, noun), d.chance(0.5)
+            words = owner + _handles(d, owner, noun, past)
+            return words + time(d, past) if d.chance(0.3) else words
+        case "earlier subject":  # the player was tired when he found the bat
+            owner, past = _owner(d, noun), d.chance(0.5)
+            words = owner + is_adjective(d, owner, past, passing=True) + _conjunction(d)
+            again = stand_in(owner)
+            return words + again + _handles(d, again, noun, past)
+        case _:  # Paul looked for the key when the pianist was sleeping
+            who, past = person_name(d) if d.chance(0.6) else speaker(d), d.chance(0.5)
+            owner = _owner(d, noun)
+            words = who + _handles(d, who, noun, past) + _conjunction(d)
+            return words + owner + _state_or_action(d, owner, past)
 
 
-def _cued_by_adjective(d: Draft, noun: Noun) -> Phrase:
-    """Use an adjective as cue: Paul finds the rusty nail."""
-    who, cue = subject(d, ("person",)), ADJECTIVE[d.choose(noun.sense.adjectives)]
-    return who + _handles(d, who, noun, d.chance(0.5), [cue])
+def _owner(d: Draft, noun: Noun) -> NounPhrase:
+    return noun_phrase(d, lexicon.NOUN[d.choose(noun.owners)])
 
 
-def _cued_by_whole(d: Draft, noun: Noun) -> Phrase:
-    """Use the whole as cue: Paul finds the bark of the old tree."""
-    who = subject(d, ("person",))
-    whole = noun_phrase(d, NOUN[d.choose(noun.sense.wholes)], determiner=d.choose(("the", "this")))
-    return who + _handles(d, who, noun, d.chance(0.5)) + phrase("of", "de") + whole
-
-
-def _cued_by_owner(d: Draft, noun: Noun) -> Phrase:
-    """Use the subject as cue: the banker finds the bank."""
-    who, past = noun_phrase(d, NOUN[d.choose(noun.sense.owners)]), d.chance(0.5)
-    words = who + _handles(d, who, noun, past)
-    return words + time(d, past) if d.chance(0.3) else words
-
-
-def _cued_by_attribute(d: Draft, noun: Noun) -> Phrase:
-    """Use a final attribute as cue: the bank that Paul saw is muddy."""
-    thing, past = noun_phrase(d, noun, determiner="the", adjectives=()), d.chance(0.5)
-    return _that(d, thing, d.choose(NEUTRAL_VERBS), past) + is_adjective(d, thing, past)
-
-
-def _cued_from_afar(d: Draft, noun: Noun) -> Phrase:
-    """Use the subject of the previous clause as cue: the player was tired when he found the bat."""
-    who, past = noun_phrase(d, NOUN[d.choose(noun.sense.owners)]), d.chance(0.5)
-    words = who + is_adjective(d, who, past, passing=True) + phrase(*d.choose(CONJUNCTIONS))
-    again = stand_in(who)
-    return words + again + _handles(d, again, noun, past)
-
-
-def _cued_later(d: Draft, noun: Noun) -> Phrase:
-    """Use the next clause as cue: Paul looked for the key when the pianist was sleeping."""
-    who, past = person_name(d) if d.chance(0.6) else speaker(d), d.chance(0.5)
-    owner = noun_phrase(d, NOUN[d.choose(noun.sense.owners)])
-    words = who + _handles(d, who, noun, past) + phrase(*d.choose(CONJUNCTIONS))
-    return words + owner + _state_or_action(d, owner, past)
+def _conjunction(d: Draft) -> Phrase:
+    return phrase(*d.choose(lexicon.CONJUNCTIONS))
 
 
 def _handles(
     d: Draft, who: NounPhrase, noun: Noun, past: bool, adjectives: Sequence[Adjective] = ()
 ) -> Phrase:
     """Return a verb that fits every sense of the noun, with the noun as its object."""
-    verb = d.choose(NEUTRAL_VERBS)
+    verb = d.choose(lexicon.NEUTRAL_VERBS)
     how = manner(d, verb, who, past=past)
     thing = noun_phrase(d, noun, adjectives=adjectives, negated=how.negation is not None)
     return conjugate(verb, who, how) + thing
