@@ -1,14 +1,13 @@
 """What models learn from: importing this package registers the datasets."""
 
 from experiments.data import (
-    copy,
     csv,
     denoising,
     digits,
     parallel,
-    reverse,
     scan,
     sentiment,
+    sequences,
     summary,
     text_file,
     tfds,
@@ -16,14 +15,13 @@ from experiments.data import (
 )
 
 __all__ = [
-    "copy",
     "csv",
     "denoising",
     "digits",
     "parallel",
-    "reverse",
     "scan",
     "sentiment",
+    "sequences",
     "summary",
     "text_file",
     "tfds",

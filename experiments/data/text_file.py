@@ -15,9 +15,9 @@ from typing import BinaryIO, ClassVar
 
 from experiments.config.build import option
 from experiments.config.data import RandomData
-from experiments.data.draw import generator
 from experiments.data.fingerprint import name_of_files
 from experiments.data.pairs import SentencePair
+from experiments.data.sequences import generator
 from experiments.data.source import Source
 from experiments.data.subwords import Subwords
 from experiments.data.tokenizers import Characters

@@ -17,17 +17,12 @@ SHORTEST, LONGEST, LONGEST_OF_ALL = 3, 20, 32
 HELD_OUT_ONE_IN = 25
 # Well-known examples, which are always in the test split; their combinations are never held out.
 FAMOUS = (
-    SentencePair(
-        "Jane visits Africa in September",
-        "Jane visite l'Afrique en septembre",
-        "0-0 1-1 2-3 3-4 4-5",
-    ),
-    SentencePair(
-        "a fluffy blue creature roamed the verdant forest",
-        "une créature bleue et duveteuse parcourait la forêt verdoyante",
-        "0-0 1-4 2-2 3-1 4-5 5-6 6-8 7-7",
-    ),
-)
+    SentencePair("Jane visits Africa in September", "Jane visite l'Afrique en septembre",
+                 "0-0 1-1 2-3 3-4 4-5"),
+    SentencePair("a fluffy blue creature roamed the verdant forest",
+                 "une créature bleue et duveteuse parcourait la forêt verdoyante",
+                 "0-0 1-4 2-2 3-1 4-5 5-6 6-8 7-7"),
+)  # fmt: skip
 _IN_FAMOUS = (
     ("adjective", "fluffy", "creature"), ("adjective", "blue", "creature"),
     ("adjective", "verdant", "forest"), ("object", "roam", "forest"),
@@ -87,7 +82,13 @@ def corpus(seed: int, sizes: ToySizes) -> dict[str, list[SentencePair]]:
     pools: dict[str, list[SentencePair]] = {name: [] for name in wanted}
     stream, seen, rare = derivations(seed), {pair.source for pair in FAMOUS}, set()
     while True:
-        _fill(pools, wanted, stream, seed, seen, rare)
+        while any(len(pools[name]) < wanted[name] for name in wanted):
+            pair, combinations = next(stream)
+            name = _pool_of(pair, any(is_held_out(words, seed) for words in combinations))
+            is_wanted = name and pair.source not in seen and len(pools[name]) < wanted[name]
+            if is_wanted and rare.isdisjoint(_forms(pair)):
+                seen.add(pair.source)
+                pools[name].append(pair)
         train, validation, test = _deal(pools["familiar"], sizes)
         counts = Counter(word for pair in train for word in _forms(pair))
         used = {word for pairs in pools.values() for pair in pairs for word in _forms(pair)}
@@ -98,45 +99,21 @@ def corpus(seed: int, sizes: ToySizes) -> dict[str, list[SentencePair]]:
         for name, pairs in pools.items():
             pools[name] = [pair for pair in pairs if rare.isdisjoint(_forms(pair))]
     famous = [pair for pair in FAMOUS if all(counts[word] >= least for word in _forms(pair))]
-    return {
-        "train": train,
-        "validation": validation,
-        "test": (famous + test)[: sizes.test],
-        "compositional": pools["compositional"],
-        "longer": pools["longer"],
-    }
+    del pools["familiar"]
+    test = (famous + test)[: sizes.test]
+    return {"train": train, "validation": validation, "test": test, **pools}
 
 
-def _fill(
-    pools: dict[str, list[SentencePair]],
-    wanted: dict[str, int],
-    stream: Iterator[Derivation],
-    seed: int,
-    seen: set[str],
-    rare: set[str],
-) -> None:
-    """Draw sentences without rare words until every pool is full."""
-    while any(len(pools[name]) < wanted[name] for name in wanted):
-        derivation = next(stream)
-        name, pair = _pool_of(derivation, seed), derivation.pair
-        if name is None or pair.source in seen or len(pools[name]) == wanted[name]:
-            continue
-        if rare.isdisjoint(_forms(pair)):
-            seen.add(pair.source)
-            pools[name].append(pair)
-
-
-def _pool_of(derivation: Derivation, seed: int) -> str | None:
+def _pool_of(pair: SentencePair, is_compositional: bool) -> str | None:
     """Return the pool of a sentence; None if it suits no split."""
-    english, french = (len(tokenize(text)) for text in derivation.pair[:2])
+    english, french = len(tokenize(pair.source)), len(tokenize(pair.target))
     if min(english, french) < SHORTEST or max(english, french) > LONGEST_OF_ALL:
         return None
-    unseen = any(is_held_out(combination, seed) for combination in derivation.combinations)
     if english > LONGEST:
-        return None if unseen else "longer"
+        return None if is_compositional else "longer"
     if french > LONGEST:
         return None
-    return "compositional" if unseen else "familiar"
+    return "compositional" if is_compositional else "familiar"
 
 
 def _deal(pairs: list[SentencePair], sizes: ToySizes) -> tuple[list[SentencePair], ...]:

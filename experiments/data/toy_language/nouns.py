@@ -54,7 +54,7 @@ class Draft:
 
 @dataclass
 class NounPhrase(Phrase):
-    """A noun phrase, its gender ("?" if unknown), and its person, as in `inflection.PERSONS`."""
+    """A noun phrase, its gender ("?" if unknown), and its person, as in `lexicon.PERSONS`."""
 
     gender: str = "?"
     person: str = "il"
