@@ -1,4 +1,10 @@
-"""The toy language, English to French, with alignments: generated once, and stored by TFDS."""
+"""The toy language, English to French: generated once, and stored by TFDS.
+
+Hardly any word can be translated by itself: adjectives are reordered, determiners and participles
+agree over long distances, articles elide and contract, object pronouns precede the verb, negation
+has two parts around it, and the sense of polysemous words (bank, bat, key ...) depends on another
+word. Every English sentence has exactly one translation, and every pair has its word alignment.
+"""
 
 import contextlib
 import io
@@ -17,14 +23,6 @@ from experiments.data.tokenizers import Words
 from experiments.data.toy_language.corpus import ToySizes, corpus
 from experiments.data.words import WORDS
 from experiments.registry import dataset
-
-_DESCRIPTION = """
-A toy translation language, English to French, generated from a small grammar. Hardly any word can
-be translated by itself: adjectives are reordered, determiners and participles agree over long
-distances, articles elide and contract, object pronouns precede the verb, negation has two parts
-around it, and the sense of polysemous words (bank, bat, key ...) depends on another word. Every
-English sentence has exactly one translation, and every pair has its gold word alignment.
-"""
 
 
 @dataclass(eq=False)
@@ -47,7 +45,7 @@ class ToyTranslation(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         """Return the features of an example; the alignment is as in `SentencePair.links`."""
         text = tfds.features.Text
         return self.dataset_info_from_configs(
-            description=_DESCRIPTION,
+            description=__doc__,
             features=tfds.features.FeaturesDict({"en": text(), "fr": text(), "alignment": text()}),
             supervised_keys=("en", "fr"),
         )

@@ -147,7 +147,7 @@ def _with_adjectives(d: Draft, noun: Noun, plural: bool, adjectives: Sequence[Ad
     words, before, after = [], [], []
     for adjective in adjectives:
         d.combine("adjective", adjective.english, noun)
-        added = _agreeing(d, adjective, noun.gender, plural, head[0].text)
+        added = agreeing(d, adjective, noun.gender, plural, head[0].text)
         words += added.english
         if adjective.order == "before":
             before = added.french
@@ -157,9 +157,10 @@ def _with_adjectives(d: Draft, noun: Noun, plural: bool, adjectives: Sequence[Ad
     return Phrase(words + noun_words, before + head + after)
 
 
-def _agreeing(
+def agreeing(
     d: Draft, adjective: Adjective, gender: str, plural: bool, next_word: str = ""
 ) -> Phrase:
+    """Return an adjective in agreement; `next_word` is the French noun that it may precede."""
     d.content.add(adjective.english)
     words = english(adjective.english)
     return Phrase(words, french(lexicon.agree(adjective, gender, plural, next_word), words))
@@ -177,12 +178,6 @@ def _determine(determiner: str, rest: Phrase, noun: Noun, plural: bool) -> Phras
     if word == "this" and plural:
         word = "these"
     return phrase(word, form) + rest
-
-
-def predicate_adjective(d: Draft, adjective: Adjective, subject: NounPhrase) -> Phrase:
-    """Return an adjective after *is*, in agreement with the subject."""
-    d.combine("adjective", adjective.english, subject.noun)
-    return _agreeing(d, adjective, subject.gender, subject.plural)
 
 
 def person_name(d: Draft) -> NounPhrase:
@@ -225,9 +220,8 @@ def living(d: Draft, kinds: Sequence[str]) -> NounPhrase:
     kind = "person" if "person" in kinds and d.chance(0.5) else d.choose(kinds)
     # Most professions in the lexicon are masculine, so women are chosen separately.
     women = kind == "person" and d.chance(0.35)
-    return noun_phrase(
-        d, d.choose([n for n in lexicon.KINDS[kind] if n.gender == "f" or not women])
-    )
+    nouns = [noun for noun in lexicon.KINDS[kind] if noun.gender == "f" or not women]
+    return noun_phrase(d, d.choose(nouns))
 
 
 def stand_in(meant: NounPhrase) -> NounPhrase:

@@ -10,7 +10,6 @@ import pytest
 
 from experiments.data import toy
 from experiments.data.pairs import SentencePair
-from experiments.data.toy_language.clauses import Manner, conjugate
 from experiments.data.toy_language.corpus import (
     FAMOUS,
     LONGEST,
@@ -30,13 +29,14 @@ from experiments.data.toy_language.lexicon import (
 )
 from experiments.data.toy_language.nouns import (
     Draft,
+    agreeing,
     noun_phrase,
     object_pronoun,
-    predicate_adjective,
     referring,
     stand_in,
 )
 from experiments.data.toy_language.phrase import definite, finish, phrase
+from experiments.data.toy_language.sentences import Manner, conjugate
 from experiments.data.words import detokenize, tokenize
 
 TINY = ToySizes(train=1_000, validation=20, test=20, compositional=20, longer=20)
@@ -98,10 +98,10 @@ IT, THEM = {"fronted": APPLE, "pronouns": object_pronoun(APPLE)}, object_pronoun
          "Paul can no longer work", "Paul ne peut plus travailler"),
         (JANE, "visit", {"adverb": ("often", "souvent")}, (definite("Japan", "le", "Japon"),),
          "Jane often visits Japan", "Jane visite souvent le Japon"),
-        (GIRLS, "be", {}, (predicate_adjective(D, ADJECTIVE["happy"], GIRLS),),
+        (GIRLS, "be", {}, (agreeing(D, ADJECTIVE["happy"], "f", True),),
          "the girls are happy", "les filles sont heureuses"),
         (stand_in(CARS), "be", {"past": True, "negation": "not"},
-         (predicate_adjective(D, ADJECTIVE["white"], CARS),),
+         (agreeing(D, ADJECTIVE["white"], "f", True),),
          "they were not white", "elles n'étaient pas blanches"),
     ],
 )  # fmt: skip
