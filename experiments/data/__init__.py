@@ -1,17 +1,19 @@
 """What models learn from: importing this package registers the datasets."""
 
+# The first dataset that serves a task is its default.
+# isort: off
 from experiments.data import (
-    csv,
-    denoising,
-    digits,
-    parallel,
-    scan,
+    toy,
     sentiment,
+    text_file,
     sequences,
     summary,
-    text_file,
+    denoising,
+    scan,
+    parallel,
+    csv,
     tfds,
-    toy,
+    digits,
 )
 
 __all__ = [

@@ -12,7 +12,6 @@ the others the last one does, as a clause after *but*:
 import functools
 import random
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from experiments.config.build import as_tree, option
 from experiments.config.data import RandomData, Sizes
@@ -140,11 +139,6 @@ def _choose(rng: random.Random, name: str) -> str:
     return rng.choice(WORDS[name])
 
 
-def load(config: "SentimentData", split: str, _: Path) -> list[SentencePair]:
-    """Return a split: sentences and the names of their classes."""
-    return corpus(config.seed, config.sizes)[split]
-
-
 @dataclass(frozen=True, kw_only=True)
 class SentimentSizes(Sizes):
     """Sentences of each split."""
@@ -153,7 +147,9 @@ class SentimentSizes(Sizes):
     longer: int = option(1_000, least=1)
 
 
-SOURCE = Source(load, tests=("test", "longer"))
+SOURCE = Source(
+    lambda config, split, _: corpus(config.seed, config.sizes)[split], tests=("test", "longer")
+)
 
 
 @dataset(source=SOURCE, contains=("text", "classes"))
