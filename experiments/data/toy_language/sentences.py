@@ -12,14 +12,7 @@ from typing import NamedTuple
 
 from experiments.data.pairs import SentencePair
 from experiments.data.toy_language import lexicon
-from experiments.data.toy_language.lexicon import (
-    Adjective,
-    Noun,
-    Verb,
-    imparfait,
-    participle,
-    present,
-)
+from experiments.data.toy_language.lexicon import Adjective, Noun, Verb
 from experiments.data.toy_language.nouns import (
     Draft,
     NounPhrase,
@@ -38,15 +31,7 @@ from experiments.data.toy_language.nouns import (
     stand_in,
     subject,
 )
-from experiments.data.toy_language.phrase import (
-    English,
-    Phrase,
-    definite,
-    english,
-    finish,
-    french,
-    phrase,
-)
+from experiments.data.toy_language.phrase import Phrase, definite, english, finish, french, phrase
 
 LIVING = ("person", "animal", "bird", "creature")
 # Verbs by the class of the subject, without those that need an indirect object or a second verb.
@@ -124,9 +109,9 @@ def conjugate(verb: Verb, subject: NounPhrase, how: Manner) -> Phrase:
     else:
         words = negation + adverb.english + verb_words
     if is_compound := how.past and finite.past != "imparfait":
-        form = present(finite.past)[subject.person]
+        form = lexicon.present(finite.past)[subject.person]
     else:
-        form = (imparfait if how.past else present)(finite.french)[subject.person]
+        form = (lexicon.imparfait if how.past else lexicon.present)(finite.french)[subject.person]
     translation = french(form, meaning)
     if not how.modal:
         translation = how.pronouns.french + translation
@@ -141,10 +126,8 @@ def conjugate(verb: Verb, subject: NounPhrase, how: Manner) -> Phrase:
     return Phrase(words + infinitive + how.pronouns.english, translation)
 
 
-def _english_verb(
-    verb: Verb, subject: NounPhrase, how: Manner
-) -> tuple[list[English], list[English]]:
-    """Return the negation with its auxiliary, and the verb, which *cannot* contains."""
+def _english_verb(verb: Verb, subject: NounPhrase, how: Manner) -> tuple[list, list]:
+    """Return the words of the negation, with its auxiliary, and of the verb; *cannot* has both."""
     if verb is lexicon.BE:
         return english(how.negation or ""), english((_WAS if how.past else _AM)[subject.person])
     is_third = subject.person == "il" and verb.english != "can"
@@ -162,8 +145,8 @@ def _participle(verb: Verb, subject: NounPhrase, how: Manner) -> str:
     """Return the participle: it agrees with the subject (être) or a preceding object (avoir)."""
     agrees_with = subject if verb.past == "être" else how.fronted
     if agrees_with is None:
-        return participle(verb.french)
-    return participle(verb.french, agrees_with.gender, agrees_with.plural)
+        return lexicon.participle(verb.french)
+    return lexicon.participle(verb.french, agrees_with.gender, agrees_with.plural)
 
 
 def pick_verb(d: Draft, who: NounPhrase) -> Verb:
