@@ -263,9 +263,7 @@ def subject_relative(d: Draft) -> Phrase:
 def object_relative(d: Draft) -> Phrase:
     """Build an object relative clause: la pomme que Marie a achetée est rouge."""
     verb = d.choose([v for v in _PLAIN["person"] if v.complement == "object"])
-    kinds = [
-        k for k in lexicon.KINDS if k in verb.objects and k not in ("drink", "beverage", "person")
-    ]
+    kinds = [k for k in lexicon.KINDS if k in verb.objects - {"drink", "beverage", "person"}]
     if not kinds:
         return simple(d)
     thing = noun_phrase(d, pick_noun(d, kinds), determiner=d.choose(("the", "the", "this")))
@@ -289,7 +287,6 @@ _SECOND_VERBS = [
     if verb.objects & lexicon.VERB["buy"].objects
     and verb.english not in ("find", "choose", "see", "build", "write")
 ]  # fmt: skip
-_NOT_RELATIVE = {"drink", "beverage", "person"}  # classes without relative clauses
 _TO_PERSON = (("to him", "lui"), ("to her", "lui"), ("to them", "leur"))
 
 
