@@ -20,8 +20,8 @@ from experiments.data.source import Source
 from experiments.registry import dataset
 
 # Two kinds of opinions, negations and words in the same places that do not negate, parts of a
-# clause, and patterns of clauses: SAME has the opinion of the sentence, OTHER the opposite. `~` joins
-# the words of a term, and `-` is no word.
+# clause, and patterns of clauses: SAME has the opinion of the sentence, OTHER the opposite.
+# `~` joins the words of a term, and `-` is no word.
 _TABLE = """
 praise: good great wonderful charming clever funny moving brilliant lovely superb fresh elegant
 praise: delightful gripping
