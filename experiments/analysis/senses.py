@@ -12,8 +12,7 @@ import numpy as np
 
 from experiments.data.examples import SentencePair
 from experiments.data.tokenizers import tokenize
-from experiments.data.toy_language.entries import SENSES
-from experiments.data.toy_language.morphology import english_plural, french_plural
+from experiments.data.toy_language.lexicon import SENSES, english_plural, french_plural
 from experiments.errors import UsageError
 
 if TYPE_CHECKING:

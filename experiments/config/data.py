@@ -8,7 +8,6 @@ from experiments.errors import check_share, one_of
 
 SMALLEST_TRAIN = 1_000  # fewer toy sentences or documents need not contain every word
 TRAIN_PER_SYMBOL = 20  # fewer random sequences need not contain every symbol
-NOISES = ("mask", "delete", "infill", "permute")
 SUBWORDS = ("bpe", "unigram", "char", "word")
 SMALLEST_SUBWORDS = 260  # 4 special tokens and 256 bytes
 

@@ -1,11 +1,12 @@
 """Denoising: the source is a document with noise, the target the document (Lewis et al. 2020).
 
 A document is two to four English sentences of the toy language in alphabetical order, so that their
-order can be restored after a permutation.
+order can be restored after a permutation. Each kind of noise (section 2.2 of the paper) is a
+function of (tokens, random, rate), and keeps at least one token.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import ClassVar
@@ -13,30 +14,64 @@ from typing import ClassVar
 import numpy as np
 
 from experiments.config.build import as_tree, option
-from experiments.config.data import NOISES, SMALLEST_TRAIN, RandomData, Sizes
-from experiments.data import toy
-from experiments.data.draw import generator
+from experiments.config.data import SMALLEST_TRAIN, RandomData, Sizes
 from experiments.data.examples import SentencePair
-from experiments.data.noise import BETWEEN, add_noise
+from experiments.data.sequences import generator
 from experiments.data.source import Source
 from experiments.data.tokenizers import Words
-from experiments.data.toy_language.splits import ToySizes
+from experiments.data.toy import load_pairs
+from experiments.data.toy_language.corpus import ToySizes
 from experiments.errors import one_of
 from experiments.registry import dataset
 
 FEWEST, MOST = 2, 4  # sentences of a document
+BETWEEN = ";"  # separates the sentences of a document
+MASK = "<mask>"
+SPAN = 3  # tokens, the mean length of an infilled span
 
 
-def load(config: "DenoisingData", split: str, cache: Path) -> list[SentencePair]:
-    """Return a split; each pass over train has other documents and other noise."""
-    random = generator(config.seed, split)
-    pairs = toy.load_pairs(config.seed, _sizes(config), split, cache)
-    sentences, rates = [pair.source for pair in pairs], as_tree(config.rates)
-    return [
-        SentencePair(" ".join(add_noise(text.split(), random, config.noise, rates)), text)
-        for _ in range(config.passes if split == "train" else 1)
-        for text in documents(sentences, random)
-    ]
+def mask(tokens: Sequence[str], random: np.random.Generator, rate: float) -> list[str]:
+    """Replace each token by a mask, with probability `rate`."""
+    hidden = random.random(len(tokens)) < rate
+    return [MASK if hide else token for token, hide in zip(tokens, hidden, strict=True)]
+
+
+def delete(tokens: Sequence[str], random: np.random.Generator, rate: float) -> list[str]:
+    """Delete each token with probability `rate`, without a mark."""
+    kept = random.random(len(tokens)) >= rate
+    kept[random.integers(len(tokens))] |= not kept.any()
+    return [token for token, keep in zip(tokens, kept, strict=True) if keep]
+
+
+def infill(tokens: Sequence[str], random: np.random.Generator, rate: float) -> list[str]:
+    """Replace random spans, together `rate` of all tokens, by one mask each.
+
+    Lengths are Poisson with mean 3; a span of length 0 inserts a mask.
+    """
+    budget = round(rate * len(tokens))
+    spans: list[int] = []
+    while sum(spans) < budget:
+        spans.append(min(int(random.poisson(SPAN)), budget - sum(spans)))
+    # Kept tokens and spans in a uniformly random order.
+    items = np.array([*spans, *[-1] * (len(tokens) - budget)], int)
+    noised, place = [], 0
+    for span in random.permutation(items):
+        noised.append(tokens[place] if span < 0 else MASK)
+        place += 1 if span < 0 else span
+    return noised
+
+
+def permute(tokens: Sequence[str], random: np.random.Generator, rate: float) -> list[str]:
+    """Permute the sentences, in a share `rate` of the documents."""
+    if random.random() >= rate:
+        return list(tokens)
+    sentences = " ".join(tokens).split(f" {BETWEEN} ")
+    return f" {BETWEEN} ".join(random.permutation(sentences).tolist()).split()
+
+
+NOISES: dict[str, Callable[..., list[str]]] = {
+    noise.__name__: noise for noise in (mask, delete, infill, permute)
+}
 
 
 def documents(sentences: Sequence[str], random: np.random.Generator) -> Iterator[str]:
@@ -51,12 +86,20 @@ def documents(sentences: Sequence[str], random: np.random.Generator) -> Iterator
         yield f" {BETWEEN} ".join(sorted(sentences[i] for i in islice(order, number)))
 
 
-def _sizes(config: "DenoisingData") -> ToySizes:
-    """Return sizes of the toy language; the splits that denoising lacks have one sentence."""
-    return ToySizes(**as_tree(config.sizes), compositional=1, longer=1)
-
-
-SOURCE = Source(load, text=Words(shared=True))
+def load(config: "DenoisingData", split: str, cache: Path) -> list[SentencePair]:
+    """Return a split; each pass over train has other documents and other noise."""
+    random = generator(config.seed, split)
+    # The splits of the toy language that denoising lacks have one sentence.
+    sizes = ToySizes(**as_tree(config.sizes), compositional=1, longer=1)
+    sentences = [pair.source for pair in load_pairs(config.seed, sizes, split, cache)]
+    pairs = []
+    for _ in range(config.passes if split == "train" else 1):
+        for text in documents(sentences, random):
+            tokens = text.split()
+            for noise in config.noise:
+                tokens = NOISES[noise](tokens, random, getattr(config.rates, noise))
+            pairs.append(SentencePair(" ".join(tokens), text))
+    return pairs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,9 +113,9 @@ class Rates:
 
     def __post_init__(self) -> None:
         """Check the fields."""
-        for one in fields(self):
-            if not 0 <= getattr(self, one.name) <= 1:
-                raise ValueError(f"{one.name} must be in [0, 1], got {getattr(self, one.name)}")
+        for name, rate in as_tree(self).items():
+            if not 0 <= rate <= 1:
+                raise ValueError(f"{name} must be in [0, 1], got {rate}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +127,7 @@ class DenoisingSizes(Sizes):
     test: int = option(600, least=2)
 
 
-@dataset(source=SOURCE, contains=("pairs",))
+@dataset(source=Source(load, text=Words(shared=True)), contains=("pairs",))
 @dataclass(frozen=True, kw_only=True)
 class DenoisingData(RandomData):
     """Noised documents of the toy language, and the documents."""

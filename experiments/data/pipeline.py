@@ -18,13 +18,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeGuard, TypeVar
 
 import numpy as np
 
-from experiments.data.packing import (
-    PackedBatch,
-    PackedPairs,
-    pack,
-    pack_batch,
-    pad_batch,
-)
+from experiments.data.packing import PackedBatch, PackedPairs, pack, pack_batch, pad_batch
 from experiments.errors import UsageError
 
 BLOCK = 65_536  # examples of a block: some 0.1 s to pack

@@ -14,57 +14,41 @@ import numpy as np
 
 from experiments.config.build import option
 from experiments.config.data import RandomData
-from experiments.data.draw import generator
 from experiments.data.examples import SentencePair
+from experiments.data.sequences import generator
 from experiments.data.source import Source
 from experiments.errors import one_of
 from experiments.files import read_lines
 from experiments.registry import dataset
 
 
-def load(config: "ScanData", split: str, cache: Path) -> list[SentencePair]:
+def load(config: "ScanData", split: str, _: Path) -> list[SentencePair]:
     """Return a split; train and validation have no command in common."""
-    del cache
-    return _split(config)[split]
-
-
-def _split(config: "ScanData") -> dict[str, list[SentencePair]]:
-    train, test = (_read(config, part) for part in ("train", "test"))
+    train, test = _read(config, "train"), _read(config, "test")
+    number, longest = len(train + test), max(map(_actions, train + test))
     if config.split == "length":
-        commands = train + test
-        train = [pair for pair in commands if _actions(pair) <= config.cutoff]
-        test = [pair for pair in commands if _actions(pair) > config.cutoff]
-        if not test or not train:
-            longest = max(map(_actions, commands))
-            raise ValueError(
-                f"data.cutoff={config.cutoff} leaves nothing to test or nothing to learn: the "
-                f"longest command of {config.path} has {longest} actions"
-            )
-    train, validation = _held_out(config, train)
-    return {"train": train, "validation": validation, "test": test}
-
-
-def _held_out(
-    config: "ScanData", commands: list[SentencePair]
-) -> tuple[list[SentencePair], list[SentencePair]]:
-    """Return the commands that are learned, and those of the validation split."""
-    if shortest := config.validation_from:
-        train = [pair for pair in commands if _actions(pair) < shortest]
-        validation = [pair for pair in commands if _actions(pair) >= shortest]
-        if not train or not validation:
-            raise ValueError(
-                f"data.validation_from={shortest} leaves nothing to validate or nothing to learn: "
-                f"the commands have up to {max(map(_actions, commands))} actions"
-            )
-        return train, validation
-    if config.validation >= len(commands):
+        train, test = _cut(train + test, config.cutoff + 1)
+    if config.validation_from:
+        train, validation = _cut(train, config.validation_from)
+    else:
+        order = generator(config.seed, "validation").permutation(len(train))
+        held_out, learned = np.split(order, [config.validation])
+        train, validation = [train[i] for i in learned], [train[i] for i in held_out]
+    if not (train and validation and test):
         raise ValueError(
-            f"data.validation must be less than the {len(commands)} commands that there are to "
-            f"learn, got {config.validation}"
+            f"data.cutoff={config.cutoff}, data.validation={config.validation} and "
+            f"data.validation_from={config.validation_from} leave a split without commands: "
+            f"{config.path} has {number} of up to {longest} actions"
         )
-    order = generator(config.seed, "validation").permutation(len(commands))
-    held_out, learned = np.split(order, [config.validation])
-    return [commands[i] for i in learned], [commands[i] for i in held_out]
+    return {"train": train, "validation": validation, "test": test}[split]
+
+
+def _cut(
+    commands: list[SentencePair], fewest: int
+) -> tuple[list[SentencePair], list[SentencePair]]:
+    """Return the shorter commands, and those of at least `fewest` actions."""
+    shorter = [pair for pair in commands if _actions(pair) < fewest]
+    return shorter, [pair for pair in commands if _actions(pair) >= fewest]
 
 
 def _actions(pair: SentencePair) -> int:
@@ -75,14 +59,13 @@ def _read(config: "ScanData", part: str) -> list[SentencePair]:
     path = Path(config.path) / f"{config.split}_{part}.txt"
     if not path.is_file():
         raise ValueError(
-            f"data.path={config.path} has no file {path.name}: name its folder by "
-            "--config.data.path; it is "
+            f"data.path={config.path} has no file {path.name}: name a folder with this file, "
             f"tasks_{part}_{config.split}.txt of github.com/brendenlake/SCAN (Lake and Baroni 2018)"
         )
     pairs = []
     for number, line in enumerate(read_lines(path), start=1):
-        command, found, actions = line.partition(" OUT: ")
-        if not found or not command.startswith("IN: "):
+        command, separator, actions = line.partition(" OUT: ")
+        if not separator or not command.startswith("IN: "):
             raise ValueError(
                 f"{path}, line {number}: 'IN: ... OUT: ...' expected, got {line[:40]!r}"
             )
@@ -90,10 +73,7 @@ def _read(config: "ScanData", part: str) -> list[SentencePair]:
     return pairs
 
 
-SOURCE = Source(load)
-
-
-@dataset(source=SOURCE, contains=("pairs",))
+@dataset(source=Source(load), contains=("pairs",))
 @dataclass(frozen=True, kw_only=True)
 class ScanData(RandomData):
     """Files of SCAN (Lake and Baroni 2018)."""

@@ -12,15 +12,7 @@ import sentencepiece
 
 from experiments.config.data import TextPart
 from experiments.data.examples import EncodedExamples, EncodedPair, SentencePair
-from experiments.data.tokenizers import (
-    BOS,
-    EOS,
-    PAD,
-    Text,
-    Tokenizer,
-    Tokenizers,
-    without_specials,
-)
+from experiments.data.tokenizers import BOS, EOS, PAD, Text, Tokenizer, Tokenizers, without_specials
 from experiments.errors import UsageError
 
 BLANK = "▁"  # of sentencepiece, for a blank

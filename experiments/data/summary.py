@@ -49,9 +49,6 @@ class Sentence(NamedTuple):
     deed: str
     circumstance: str
 
-    def __str__(self) -> str:
-        return " ".join(filter(None, self))
-
 
 def main_person(sentences: Sequence[Sentence]) -> str | None:
     """Return the person who acts in more sentences than any other, if there is one."""
@@ -59,24 +56,22 @@ def main_person(sentences: Sequence[Sentence]) -> str | None:
     return person if all(number < most for _, number in others) else None
 
 
-def summarize(sentences: Sequence[Sentence], person: str) -> str:
-    """Return one sentence with all actions of a person."""
-    told = dict.fromkeys(sentence.deed for sentence in sentences if sentence.person == person)
-    *earlier, last = told
-    return f"{person} {' , '.join(earlier)} and {last}" if earlier else f"{person} {last}"
+def deeds_of(person: str, sentences: Sequence[Sentence]) -> list[str]:
+    """Return the actions of a person in their order, each once."""
+    return [*dict.fromkeys(sentence.deed for sentence in sentences if sentence.person == person)]
 
 
-def draw_document(random: Random, shortest: int, longest: int) -> SentencePair:
+def _draw_document(random: Random, shortest: int, longest: int) -> SentencePair:
     """Draw documents until one has a main person with at least two actions."""
     while True:
         cast = random.sample(PERSONS, CAST)
         deeds = [_draw_deed(random, cast) for _ in range(DEEDS)]
-        sentences = [
-            _draw_sentence(random, cast, deeds) for _ in range(random.randint(shortest, longest))
-        ]
+        number = random.randint(shortest, longest)
+        sentences = [_draw_sentence(random, cast, deeds) for _ in range(number)]
         person = main_person(sentences)
-        if person and len({each.deed for each in sentences if each.person == person}) > 1:
-            return SentencePair(" ; ".join(map(str, sentences)), summarize(sentences, person))
+        if person and len(told := deeds_of(person, sentences)) > 1:
+            summary = f"{person} {' , '.join(told[:-1])} and {told[-1]}"
+            return SentencePair(" ; ".join(" ".join(filter(None, s)) for s in sentences), summary)
 
 
 def _draw_deed(random: Random, cast: Sequence[str]) -> str:
@@ -92,14 +87,10 @@ def _draw_sentence(random: Random, cast: Sequence[str], deeds: Sequence[str]) ->
     return Sentence(person, deed, circumstance)
 
 
-def load(config: "SummaryData", split: str, cache: Path) -> list[SentencePair]:
+def load(config: "SummaryData", split: str, _: Path) -> list[SentencePair]:
     """Draw a split."""
-    del cache
     random, number = Random(f"{config.seed} {split}"), getattr(config.sizes, split)
-    return [draw_document(random, config.shortest, config.longest) for _ in range(number)]
-
-
-SOURCE = Source(load, text=Words(shared=True))
+    return [_draw_document(random, config.shortest, config.longest) for _ in range(number)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +100,7 @@ class SummarySizes(Sizes):
     train: int = option(40_000, least=SMALLEST_TRAIN)
 
 
-@dataset(source=SOURCE, contains=("text", "pairs"))
+@dataset(source=Source(load, text=Words(shared=True)), contains=("text", "pairs"))
 @dataclass(frozen=True, kw_only=True)
 class SummaryData(RandomData):
     """Documents of a few short sentences, and a summary of one sentence."""

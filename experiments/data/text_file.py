@@ -16,12 +16,13 @@ from typing import ClassVar
 from experiments.config.build import option
 from experiments.config.data import RandomData
 from experiments.data.corpora import name_of_files
-from experiments.data.draw import generator
 from experiments.data.examples import SentencePair
+from experiments.data.sequences import generator
 from experiments.data.source import Source
 from experiments.data.subwords import Subwords
 from experiments.data.tokenizers import Characters
-from experiments.data.toy_language import ToyTranslation, sample
+from experiments.data.toy import ToyTranslation
+from experiments.data.toy_language.corpus import sample
 from experiments.registry import dataset
 
 CHUNK = 4_096  # bytes of an example of a running text; the store reads as many examples at once
@@ -67,7 +68,7 @@ def lines(config: "TextFileData", split: str, _: Path) -> Iterator[SentencePair]
 
 def toy_text(config: "TextFileData") -> str:
     """Return sentences of the toy language, one a line."""
-    sentences = [pair.en for pair in sample(config.seed, config.sentences)]
+    sentences = [pair.source for pair in sample(config.seed, config.sentences)]
     # Likely sentences are drawn first: without a shuffle the end would differ from the beginning.
     return "\n".join(generator(config.seed, "text").permutation(sentences).tolist()) + "\n"
 

@@ -1,38 +1,28 @@
 """Scores of the test sentences that show a phenomenon of the toy language."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from experiments.analysis.senses import occurrences
 from experiments.data.examples import SentencePair
 from experiments.data.tokenizers import tokenize
-from experiments.data.toy_language.entries import ADJECTIVE
+from experiments.data.toy_language.lexicon import ADJECTIVE
 
 
-def _agrees(pair: SentencePair) -> bool:
-    """Return whether an adjective is not in the masculine singular, its dictionary form."""
+def phenomena(pair: SentencePair) -> dict[str, bool]:
+    """Return whether a sentence shows each phenomenon.
+
+    agreement: an adjective is not in the masculine singular, its dictionary form; order: the
+    translations of words are in another order; polysemy: a word has several senses.
+    """
     english, french = tokenize(pair.source), tokenize(pair.target)
-    return any(
-        english[source] in ADJECTIVE and french[target] != ADJECTIVE[english[source]].masculine
-        for source, target in pair.alignment
-    )
-
-
-def _reorders(pair: SentencePair) -> bool:
-    """Return whether the translations of words are in another order."""
-    targets = [target for _, target in sorted(pair.alignment)]
-    return targets != sorted(targets)
-
-
-def _chooses(pair: SentencePair) -> bool:
-    """Return whether the sentence contains a word with several senses."""
-    return bool(occurrences([pair]))
-
-
-PHENOMENA: dict[str, Callable[[SentencePair], bool]] = {
-    "agreement": _agrees,
-    "order": _reorders,
-    "polysemy": _chooses,
-}
+    links = sorted(pair.alignment)
+    targets = [target for _, target in links]
+    adjectives = [(source, target) for source, target in links if english[source] in ADJECTIVE]
+    return {
+        "agreement": any(ADJECTIVE[english[i]].masculine != french[j] for i, j in adjectives),
+        "order": targets != sorted(targets),
+        "polysemy": bool(occurrences([pair])),
+    }
 
 
 def by_phenomenon(
@@ -47,13 +37,13 @@ def by_phenomenon(
     Returns:
         For each phenomenon that occurs: sentences, and exact_match among them.
     """
-    scores = {}
-    for name, shows in PHENOMENA.items():
-        right = [
-            translation == pair.target
-            for pair, translation in zip(pairs, translations, strict=True)
-            if shows(pair)
-        ]
-        if right:
-            scores[name] = {"sentences": len(right), "exact_match": sum(right) / len(right)}
-    return scores
+    right: dict[str, list[bool]] = {"agreement": [], "order": [], "polysemy": []}
+    for pair, translation in zip(pairs, translations, strict=True):
+        for name, is_shown in phenomena(pair).items():
+            if is_shown:
+                right[name].append(translation == pair.target)
+    return {
+        name: {"sentences": len(hits), "exact_match": sum(hits) / len(hits)}
+        for name, hits in right.items()
+        if hits
+    }

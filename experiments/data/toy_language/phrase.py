@@ -6,11 +6,10 @@ of each language. Positions, elision and contraction are computed at the end.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import NamedTuple
 
-from experiments.data.tokenizers import tokenize
-from experiments.data.toy_language.morphology import starts_with_vowel
+from experiments.data.examples import SentencePair
+from experiments.data.toy_language.lexicon import starts_with_vowel
 
 # Word → its form before a vowel.
 _ELIDED = {
@@ -22,21 +21,6 @@ _CONTRACTED = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Pair:
-    """A sentence, its translation, and their word alignment."""
-
-    en: str
-    fr: str
-    alignment: tuple[tuple[int, int], ...]
-
-    @cached_property
-    def forms(self) -> tuple[str, ...]:
-        """Word forms of both sides, with a prefix for the language."""
-        english, french = self.en.split(), tokenize(self.fr)
-        return (*("en " + word for word in english), *("fr " + word for word in french))
-
-
 @dataclass(eq=False, slots=True)
 class English:
     """One English word at one position of a sentence."""
@@ -45,11 +29,10 @@ class English:
 
 
 class French(NamedTuple):
-    """One French word, the English words it translates, and its form before a vowel."""
+    """One French word, and the English words it translates."""
 
     text: str
     sources: tuple[English, ...] = ()
-    before_vowel: str | None = None
 
 
 @dataclass
@@ -72,43 +55,47 @@ def english(text: str) -> list[English]:
 def french(text: str, sources: Iterable[English] = ()) -> list[French]:
     """Return French words that all translate the same English words."""
     sources = tuple(sources)
-    return [French(word, sources, _ELIDED.get(word)) for word in text.split()]
+    return [French(word, sources) for word in text.split()]
 
 
 def phrase(english_text: str, french_text: str) -> Phrase:
     """Return a phrase, aligned word by word if both sides have equally many words."""
-    words = english(english_text)
-    texts = french_text.split()
+    words, texts = english(english_text), french_text.split()
     if len(words) == len(texts):
-        sources = zip(texts, words, strict=True)
-        return Phrase(words, [word for text, source in sources for word in french(text, [source])])
+        return Phrase(
+            words, [French(text, (word,)) for text, word in zip(texts, words, strict=True)]
+        )
     return Phrase(words, french(french_text, words))
 
 
-def _contract(words: list[French]) -> list[French]:
-    out: list[French] = []
-    for i, word in enumerate(words):
-        contracted = _CONTRACTED.get((out[-1].text, word.text)) if out else None
-        elides = word.before_vowel and i + 1 < len(words) and starts_with_vowel(words[i + 1].text)
-        if contracted and not elides:
-            out[-1] = French(contracted, out[-1].sources + word.sources)
+def definite(english_text: str, article: str, noun: str) -> Phrase:
+    """Return a name whose French article translates *the*, or nothing if English has none."""
+    words = english(english_text)
+    the = [word for word in words if word.text == "the"]
+    return Phrase(words, french(article, the) + french(noun, words[len(the) :]))
+
+
+def finish(sentence: Phrase) -> SentencePair:
+    """Contract and elide the French words, from the last to the first, and number the links.
+
+    >>> finish(phrase("Paul", "Paul") + phrase("of", "de") + definite("Africa", "la", "Afrique"))
+    SentencePair(source='Paul of Africa', target="Paul de l'Afrique", links='0-0 1-1 2-3')
+    """
+    spelt: list[French] = []
+    for text, sources in reversed(sentence.french):
+        following = spelt[-1].text if spelt else "."
+        if (text, following) in _CONTRACTED:
+            contracted = spelt.pop()
+            spelt.append(French(_CONTRACTED[text, following], sources + contracted.sources))
+        elif text in _ELIDED and starts_with_vowel(following):
+            spelt.append(French(_ELIDED[text], sources))
         else:
-            out.append(word)
-    return out
-
-
-def _elide(words: list[French]) -> list[French]:
-    followers = [starts_with_vowel(word.text) for word in words[1:]] + [False]
-    return [
-        word._replace(text=word.before_vowel) if word.before_vowel and vowel else word
-        for word, vowel in zip(words, followers, strict=True)
-    ]
-
-
-def finish(sentence: Phrase) -> Pair:
-    """Apply contraction and elision, and compute the alignment."""
-    spelt = _elide(_contract(sentence.french))
+            spelt.append(French(text, sources))
+    spelt.reverse()
     place = {id(word): i for i, word in enumerate(sentence.english)}
     links = sorted({(place[id(s)], j) for j, word in enumerate(spelt) for s in word.sources})
-    text = " ".join(word.text for word in spelt).replace("' ", "'")
-    return Pair(" ".join(word.text for word in sentence.english), text, tuple(links))
+    return SentencePair(
+        " ".join(word.text for word in sentence.english),
+        " ".join(word.text for word in spelt).replace("' ", "'"),
+        " ".join(f"{source}-{target}" for source, target in links),
+    )

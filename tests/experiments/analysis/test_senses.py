@@ -11,8 +11,8 @@ from experiments.analysis.senses import (
     sense_accuracy,
 )
 from experiments.data.examples import SentencePair
-from experiments.data.toy_language import sample
-from experiments.data.toy_language.entries import SENSES
+from experiments.data.toy_language.corpus import sample
+from experiments.data.toy_language.lexicon import SENSES
 
 RANDOM = np.random.default_rng(0)
 
@@ -46,10 +46,7 @@ def test_sense_is_the_aligned_french_word():
 
 
 def test_every_sense_of_the_toy_language_is_found():
-    pairs = [
-        SentencePair(pair.en, pair.fr, " ".join(f"{i}-{j}" for i, j in pair.alignment))
-        for pair in sample(seed=0, n=6_000)
-    ]
+    pairs = [*sample(seed=0, n=6_000)]
     found = occurrences(pairs)
     assert {(one.word, one.sense) for one in found} == {
         (noun.english, noun.french) for noun in SENSES

@@ -11,7 +11,7 @@ from attention.primitives.attend import IMPLEMENTATIONS
 from experiments import optimizer, registry
 from experiments.config import data, model, train
 from experiments.config.model import EncoderDecoderModel, RecurrentModel
-from experiments.data import noise, subwords
+from experiments.data import subwords
 from experiments.data.tokenizers import EOS
 from experiments.tasks import translation
 
@@ -27,7 +27,6 @@ from experiments.tasks import translation
         (model.CELLS, recurrent.CELLS),
         (model.ATTENTIONS, recurrent.ATTENTIONS),
         (model.IMPLEMENTATIONS, [one.name for one in IMPLEMENTATIONS]),
-        (data.NOISES, noise.NOISES),
         (registry.TASKS["translation"].parts.models, translation.ARCHITECTURES),
     ],
 )

@@ -3,7 +3,7 @@
 import pytest
 
 from experiments.data.examples import SentencePair
-from experiments.evaluation.phenomena import PHENOMENA, by_phenomenon
+from experiments.evaluation.phenomena import by_phenomenon, phenomena
 
 PLAIN = SentencePair("the king sleeps", "le roi dort", "0-0 1-1 2-2")
 HAPPY_KING = SentencePair("the happy king", "le roi heureux", "0-0 1-2 2-1")
@@ -21,7 +21,7 @@ BANK = SentencePair("the bank of the river", "la rive de la rivière", "0-0 1-1 
     ],
 )
 def test_phenomena_by_hand(pair, shown):
-    assert {name for name, shows in PHENOMENA.items() if shows(pair)} == shown
+    assert {name for name, is_shown in phenomena(pair).items() if is_shown} == shown
 
 
 def test_exact_match_by_phenomenon():
