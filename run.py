@@ -159,9 +159,8 @@ def start_jax(command: Command) -> None:
     """Import jax, make each core a device, connect the processes, and set the cache of programs."""
     import jax
 
-    from experiments.environment import num_cores
+    from experiments.devices import cores_as_devices, num_cores
     from experiments.processes import cores_per_process, start_processes
-    from experiments.sharding import cores_as_devices
 
     coordinator, number, process = map(command.options.get, PROCESS_FLAGS)
     cores_as_devices(cores_per_process(num_cores(), coordinator, number))

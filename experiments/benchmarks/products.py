@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from experiments.clock import seconds_of
-from experiments.environment import num_cores
+from experiments.benchmarks.clock import seconds_of
+from experiments.devices import num_cores
 
 # Batch, rows, inner, columns: a large square product; scores and weighted sum of a tile of 2 heads.
 SHAPES = {

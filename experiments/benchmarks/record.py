@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.config_files import REPOSITORY
-from experiments.environment import environment
+from experiments.devices import environment
 from experiments.errors import UsageError
 from experiments.files import write_whole
 from experiments.origin import command, commit

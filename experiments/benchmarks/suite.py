@@ -10,6 +10,7 @@ from ml_collections import ConfigDict
 
 from experiments.benchmarks import ours
 from experiments.benchmarks.cases import CASES, Case, inputs
+from experiments.benchmarks.clock import round_robin, seconds_of_second
 from experiments.benchmarks.contender import (
     LIBRARY,
     Contender,
@@ -25,8 +26,7 @@ from experiments.benchmarks.record import as_json, check_page, origin, save
 from experiments.benchmarks.report import page
 from experiments.benchmarks.results import Deviation, Measurement, Results
 from experiments.benchmarks.selection import selected
-from experiments.clock import round_robin, seconds_of_second
-from experiments.environment import free_memory
+from experiments.devices import free_memory
 from experiments.errors import as_usage_errors, check_at_least, check_positive
 from experiments.files import write_whole
 from experiments.workdir import Workdir

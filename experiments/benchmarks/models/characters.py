@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 from ml_collections import ConfigDict
 
+from experiments.benchmarks.clock import seconds_of
 from experiments.benchmarks.models.figure import Figure, Peer, Timed
 from experiments.benchmarks.models.ours import Characters
 from experiments.benchmarks.peers.torch_gpt import IGNORED, TorchGPT
-from experiments.clock import seconds_of
 from experiments.config import Config
 
 STEPS_IN_TURN = 50

@@ -20,8 +20,8 @@ from attention.decoding import (
     generate,
 )
 from attention.modules import EncoderDecoder, TransformerConfig, unstack_layers
+from experiments.benchmarks.clock import round_robin
 from experiments.benchmarks.models.figure import Figure, Timed
-from experiments.clock import round_robin
 
 VOCABULARY = 200
 FIRST = 3  # first id that is neither padding nor an end token

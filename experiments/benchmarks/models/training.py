@@ -10,11 +10,11 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
+from experiments.benchmarks.clock import seconds_of
 from experiments.benchmarks.models.figure import Figure, Peer, Timed
 from experiments.benchmarks.models.ours import Translation, load_translation
 from experiments.benchmarks.models.sentences import PaddedPairs, by_length, padded
 from experiments.benchmarks.peers.torch_transformer import TorchTransformer
-from experiments.clock import seconds_of
 from experiments.config import Config
 from experiments.data.rows import EncodedPair, PackedPairs
 from experiments.data.vocabulary import PAD

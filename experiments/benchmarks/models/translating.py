@@ -24,6 +24,7 @@ from flax import nnx
 from ml_collections import ConfigDict
 
 from attention.decoding import StoppingCriteria
+from experiments.benchmarks.clock import round_robin
 from experiments.benchmarks.models.figure import Figure, Peer, Timed
 from experiments.benchmarks.models.ours import (
     Translation,
@@ -36,7 +37,6 @@ from experiments.benchmarks.models.sentences import padded
 from experiments.benchmarks.peers import torch_beam
 from experiments.benchmarks.peers.ctranslate import make_ctranslator, token_names
 from experiments.benchmarks.peers.torch_transformer import TorchTransformer
-from experiments.clock import round_robin
 from experiments.config import Config
 from experiments.data.vocabulary import EOS, PAD
 from experiments.errors import UsageError
@@ -120,7 +120,7 @@ def load_trial(config: ConfigDict, cache: Path) -> Trial:
     if not config.translating.workdir:
         task = load_translation(settings, cache)
         stopping = StoppingCriteria(length, stop=EOS, min_tokens=length, pad=PAD)
-        parameters = task.learner.to_use(task.learner.initial_state()).parameters
+        parameters = task.learner.initial_state().to_use().parameters
         return Trial(task, parameters, stopping, f"{length} tokens each")
     run = Workdir(config.translating.workdir)
     settings = trained_config(run, settings)

@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 from attention.primitives.positions import sinusoidal
 from experiments.benchmarks.peers.torch_transformer import torch_weights
 from experiments.data.vocabulary import BOS, EOS
-from experiments.environment import num_cores
+from experiments.devices import num_cores
 
 if TYPE_CHECKING:  # optional package
     from ctranslate2 import Translator

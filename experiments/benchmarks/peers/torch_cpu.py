@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from ml_collections import ConfigDict
 
-from experiments.environment import num_cores
+from experiments.devices import num_cores
 
 if TYPE_CHECKING:  # optional package
     from torch import Tensor

@@ -23,10 +23,10 @@ from experiments.benchmarks.models import (
 from experiments.benchmarks.models.figure import Figure, Peer, Timed
 from experiments.benchmarks.record import as_json
 from experiments.checkpoint import Checkpoints
-from experiments.compilation import compiled
 from experiments.config import Config
 from experiments.data.rows import EncodedPair
 from experiments.data.vocabulary import BOS, EOS, PAD
+from experiments.devices import compiled
 from experiments.errors import UsageError
 from experiments.tasks.translation import Translation
 from experiments.training.loop import BEGINNING

@@ -174,7 +174,7 @@ def test_eight_devices_agree_in_every_arrangement(what, tmp_path):
 )
 def test_cores_are_devices_unless_the_environment_says_how_many(environment, number):
     code = (
-        "import jax; from experiments.sharding import cores_as_devices; "
+        "import jax; from experiments.devices import cores_as_devices; "
         "cores_as_devices(3); print(jax.device_count())"
     )
     clean = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}

@@ -12,7 +12,6 @@ from flax import nnx
 from configs import char_lm, digits, toy_translation
 from experiments.analysis.description import Description
 from experiments.checkpoint import Checkpoints
-from experiments.compilation import compiled
 from experiments.config import Config
 from experiments.config.mesh import MeshPart
 from experiments.data.rows import EncodedPair, pad_batch
@@ -20,6 +19,7 @@ from experiments.data.text import TextBatch
 from experiments.data.tokenizers import CharacterTokenizer, Tokenizers, WordTokenizer
 from experiments.data.vocabulary import SPECIALS, Vocabulary
 from experiments.data.words import SPACED
+from experiments.devices import compiled
 from experiments.losses import TokenLosses
 from experiments.sharding import make_mesh, shardings
 from experiments.tasks.classification import Classification

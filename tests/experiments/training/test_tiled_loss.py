@@ -11,9 +11,8 @@ from flax import nnx
 
 from attention.modules import LanguageModel, TransformerConfig
 from experiments.config.mesh import MeshPart
-from experiments.losses import cross_entropy, token_losses
+from experiments.losses import cross_entropy, tiled_token_losses, token_losses
 from experiments.sharding import constrain, make_mesh
-from experiments.tiled_loss import tiled_token_losses
 from tests.attention.modules.inputs import filled
 from tests.attention.primitives.inputs import draw, jitted
 
