@@ -2,11 +2,9 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
 from ml_collections import ConfigDict
 
@@ -29,9 +27,6 @@ from experiments.tasks.task import Task
 
 ModulePath = tuple[str | int, ...]
 TRANSFORMERS = EncoderDecoder, LanguageModel, MaskedLanguageModel
-# Parts in the order of a forward pass; parts without a name here come last.
-ORDER = ("embedding", "source_embedding", "target_embedding", "encoder", "decoder")
-ORDER += ("self_attention", "cross_attention", "feed_forward", "norms", "tokens", "positions")
 DRAWN = 16  # positions of a mask
 
 NOTE = """\
@@ -39,25 +34,6 @@ FLOPs are 2 for each parameter of a matrix that a token is multiplied with, and 
 each key that it attends to in each layer: here the whole context, or a window. In a long text, a
 causal token attends to half of the context on average. Training takes 3 forward passes (Kaplan et
 al. 2020, section 2.1), without recomputation."""
-
-
-class TokenCost(NamedTuple):
-    """Cost of one more token.
-
-    Attributes:
-        cache_bytes: keys and values of all layers in the cache of decoding.
-        matrix_flops: of a forward pass, in products with parameters.
-        attention_flops: of a forward pass, in products of queries with keys, weights with values.
-    """
-
-    cache_bytes: int
-    matrix_flops: int
-    attention_flops: int
-
-    @property
-    def forward_flops(self) -> int:
-        """FLOPs of a forward pass; training takes three times as many."""
-        return self.matrix_flops + self.attention_flops
 
 
 def describe(config: Config | ConfigDict, task: Task | None) -> None:
@@ -123,44 +99,60 @@ def parameters_by_part(model: nnx.Module) -> dict[str, tuple[int, int | None]]:
     "decoder norms", and the norms of queries and keys to their attention.
     """
     stacks = {path: part.n for path, part in nnx.iter_modules(model) if isinstance(part, Layers)}
-    sizes, per_layer = Counter[ModulePath](), Counter[ModulePath]()
+    sizes, per_layer = Counter[str](), Counter[str]()
     for path, parameter in _parameters(model):
         inner = ("layers", "blocks", "sublayer", "kernel", "bias", "scale", "table")
-        part = tuple(name for name in path if isinstance(name, str) and name not in inner)[:2]
+        names = [name for name in path if isinstance(name, str) and name not in inner][:2]
         if not {"norm", "output_norm"}.isdisjoint(path):
-            part = path[0], "norms"
+            names = [path[0], "norms"]
+        part = " ".join(names).replace("_", " ")
         layers = [n for stack, n in stacks.items() if path[: len(stack)] == stack]
         sizes[part] += parameter.size
         per_layer[part] += parameter.size / layers[0] if layers else 0
-
-    def order(part: ModulePath) -> list[int]:
-        return [ORDER.index(name) if name in ORDER else len(ORDER) for name in part]
-
-    return {
-        " ".join(part).replace("_", " "): (sizes[part], round(per_layer[part]) or None)
-        for part in sorted(sizes, key=order)
-    }
+    return {part: (size, round(per_layer[part]) or None) for part, size in sizes.items()}
 
 
-def token_costs(model: nnx.Module, context: int) -> dict[str, TokenCost]:
-    """Return the cost of a token, or of a source and of a target token, that attends to a context.
+def token_costs(model: nnx.Module, context: int) -> dict[str, dict[str, int]]:
+    """Return costs of a token, or of a source and of a target token, that attends to a context.
 
-    In self- and in cross-attention each token attends to as many tokens.
+    In self- and in cross-attention each token attends to as many tokens. Costs are "cache", bytes
+    of its keys and values; "matrices" and "attention", FLOPs of a forward pass in products with
+    parameters and in attention; "forward", of both; and "training", FLOPs of three passes.
     """
-    caches = _cache_bytes(model, context)
-    source, *_, target = [*caches] * 2
-    matrices, attention = Counter[str](), Counter[str]()
-    for path, size in _matrices(model):
-        matrices[source if _of_source(path) else target] += 2 * size
+    kinds = ["token"]
+    if hasattr(model, "encoder") and hasattr(model, "decoder"):
+        kinds = ["source token", "target token"]
+    costs = {kind: Counter[str](cache=0) for kind in kinds}
+
+    def cost_of(path: ModulePath) -> Counter[str]:
+        # Keys and values of cross-attention are computed once for each source token.
+        of_source = "cross_attention" in path and {*path} & {"key", "value"}
+        return costs[kinds[0 if of_source or _in_encoder(path) else -1]]
+
+    is_tied = getattr(model, "output", model) is None
+    for path, parameter in _parameters(model):
+        is_table = is_tied and path[-1] == "tokens" and not _in_encoder(path)
+        used = parameter.get_metadata().get("active", 1.0 * (path[-1] == "kernel" or is_table))
+        cost_of(path)["matrices"] += 2 * round(used * parameter.size)
     for path, module in nnx.iter_modules(model):
         if isinstance(module, Attention):
-            query, output = module.query.kernel, module.output.kernel  # [*, D, N, H], [*, N, Hv, D]
-            widths = query.size // query.shape[-3] + output.size // output.shape[-1]
+            query, key, value = (
+                linear.kernel.size // linear.kernel.shape[-3]  # [*, D, N, H]
+                for linear in (module.query, module.key, module.value)
+            )
+            output = module.output.kernel.size // module.output.kernel.shape[-1]  # [*, N, Hv, D]
             window, keys = getattr(module, "window", None), context
             if window is not None:
                 keys = min(context, (1 if path[0] == "decoder" else 2) * window + 1)
-            attention[source if _of_source(path) else target] += 2 * widths * keys
-    return {kind: TokenCost(caches[kind], matrices[kind], attention[kind]) for kind in caches}
+            cost_of(path)["attention"] += 2 * (query + output) * keys
+            if hasattr(model, "new_cache") and not _in_encoder(path):
+                cache = cost_of((*path, "key"))
+                bytes_of_layer = (key + value) * module.key.kernel.dtype.itemsize
+                cache["cache"] += bytes_of_layer * keys // context  # a window is a ring
+    for cost in costs.values():
+        cost["forward"] = cost["matrices"] + cost["attention"]
+        cost["training"] = 3 * cost["forward"]
+    return {kind: dict(cost) for kind, cost in costs.items()}
 
 
 def table_of_parameters(model: nnx.Module) -> str:
@@ -176,25 +168,20 @@ def table_of_parameters(model: nnx.Module) -> str:
 def table_of_costs(model: nnx.Module, context: int) -> str:
     """Return the cache and the FLOPs of each kind of token as a table."""
     costs = token_costs(model, context)
-    dtype = jax.tree.leaves(model)[0].dtype.name
-    named = {
-        f"cache, bytes in {dtype}": [cost.cache_bytes for cost in costs.values()],
-        "FLOPs in matrices": [cost.matrix_flops for cost in costs.values()],
-        "FLOPs in attention": [cost.attention_flops for cost in costs.values()],
-        "FLOPs of a forward pass": [cost.forward_flops for cost in costs.values()],
-        "FLOPs in training": [3 * cost.forward_flops for cost in costs.values()],
-    }
-    head = [f"at a context of {context:,} tokens", *(f"per {kind}" for kind in costs)]
-    return aligned([head, *([name, *(f"{n:,}" for n in row)] for name, row in named.items())])
+    rows = [[f"at a context of {context:,} tokens", *(f"per {kind}" for kind in costs)]]
+    for key, name in {
+        "cache": f"cache, bytes in {jax.tree.leaves(model)[0].dtype.name}",
+        "matrices": "FLOPs in matrices",
+        "attention": "FLOPs in attention",
+        "forward": "FLOPs of a forward pass",
+        "training": "FLOPs in training",
+    }.items():
+        rows.append([name, *(f"{cost[key]:,}" for cost in costs.values())])
+    return aligned(rows)
 
 
 def compared(published: ConfigDict, parameters: int) -> str:
-    """Return the published number of parameters, and the difference.
-
-    Args:
-        published: their number, its source, and the sizes of the parts that the model lacks.
-        parameters: of the model.
-    """
+    """Return the published number of parameters, and the difference to those of the model."""
     absent = ", ".join(
         f"{name.replace('_', ' ')} {size:,}" for name, size in published.absent.items()
     )
@@ -213,19 +200,22 @@ def masks_of(model: nnx.Module, size: int = DRAWN) -> str:
     Each query position has a line, and each key position a sign. Masks of the data, such as those
     of padding or of several texts in a row, are not of the model.
     """
-    layers: dict[tuple[str, str], list[int]] = {}
-    for stack, number, attention in _self_attention(model):
-        mask = masks.full()
-        if stack == "decoder" and model.decoder.causal:
-            mask = masks.causal()
-        if attention.window is not None:
-            mask &= masks.window(attention.window, attention.window)
-        picture = masks.picture(mask, size).translate({ord("0"): "·", ord("1"): "■"})
-        layers.setdefault((stack, picture), []).append(number)
+    numbers: dict[tuple[str, str], list[int]] = {}
+    for stack in ("encoder", "decoder"):
+        layers = getattr(getattr(model, stack, None), "layers", None)
+        for block, indices in zip(layers.blocks, layers.indices(), strict=True) if layers else ():
+            for _, module in nnx.iter_modules(block):
+                if isinstance(module, SelfAttention):
+                    is_causal = stack == "decoder" and model.decoder.causal
+                    mask = masks.causal() if is_causal else masks.full()
+                    if module.window is not None:
+                        mask &= masks.window(module.window, module.window)
+                    picture = masks.picture(mask, size).translate({ord("0"): "·", ord("1"): "■"})
+                    numbers.setdefault((stack, picture), []).extend(n + 1 for n in indices)
     return "\n\n".join(
-        f"{stack} self-attention, layers {', '.join(map(str, sorted(numbers)))}; rows: queries\n"
+        f"{stack} self-attention, layers {', '.join(map(str, sorted(layers)))}; rows: queries\n"
         f"{picture}"
-        for (stack, picture), numbers in layers.items()
+        for (stack, picture), layers in numbers.items()
     )
 
 
@@ -257,61 +247,8 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
-def _cache_bytes(model: nnx.Module, context: int) -> dict[str, int]:
-    """Return the bytes that a token takes in a cache, for each kind of token."""
-    if not hasattr(model, "new_cache"):
-        return {"token": 0}
-    if not hasattr(model, "encoder"):
-        return {"token": _growth(lambda model, size: model.new_cache((), size), model, context)}
-
-    def cache(model: nnx.Module, sources: int, size: int) -> Any:  # noqa: ANN401 - of the model
-        encoded = model.encode(jnp.zeros(sources, jnp.int32), mask=None)
-        return model.new_cache((), size, encoder_output=encoded.features)
-
-    return {
-        "source token": _growth(lambda model, size: cache(model, size, 1), model, context),
-        "target token": _growth(lambda model, size: cache(model, 1, size), model, context),
-    }
-
-
-def _growth(make: Callable[[nnx.Module, int], object], model: nnx.Module, context: int) -> int:
-    """Return the mean number of bytes that each token of a context adds to a cache."""
-
-    def bytes_for(size: int) -> int:
-        arrays = jax.tree.leaves(jax.eval_shape(lambda model: make(model, size), model))
-        features = [array for array in arrays if jnp.issubdtype(array.dtype, jnp.floating)]
-        return sum(array.size * array.dtype.itemsize for array in features)
-
-    more = max(1, context - 1)
-    return (bytes_for(1 + more) - bytes_for(1)) // more
-
-
-def _of_source(path: ModulePath) -> bool:
-    """Return whether source tokens are multiplied here, as in keys of cross-attention."""
-    precomputed = "cross_attention" in path and path[-2] in ("key", "value")
-    return precomputed or path[0] in ("source_embedding", "encoder")
-
-
-def _matrices(model: nnx.Module) -> Iterator[tuple[ModulePath, int]]:
-    """Yield sizes of the matrices that a token is multiplied with, a tied token table included."""
-    tied = getattr(model, "output", model) is None
-    for path, parameter in _parameters(model):
-        if path[-1] == "kernel" or (tied and path[-1] == "tokens" and not _of_source(path)):
-            yield path, parameter.size
-        elif active := parameter.get_metadata().get("active"):  # of experts
-            yield path, round(active * parameter.size)
-
-
-def _self_attention(model: nnx.Module) -> Iterator[tuple[str, int, SelfAttention]]:
-    """Yield the stack, the number of the layer from 1, and the self-attention of each layer."""
-    for stack in ("encoder", "decoder"):
-        layers = getattr(getattr(model, stack, None), "layers", None)
-        if not isinstance(layers, Layers):
-            continue
-        for block, indices in zip(layers.blocks, layers.indices(), strict=True):
-            for _, module in nnx.iter_modules(block):
-                if isinstance(module, SelfAttention):
-                    yield from ((stack, index + 1, module) for index in indices)
+def _in_encoder(path: ModulePath) -> bool:
+    return path[0] in ("source_embedding", "encoder")
 
 
 def _parameters(model: nnx.Module) -> Iterator[tuple[ModulePath, nnx.Param]]:

@@ -9,7 +9,6 @@ import numpy as np
 from flax import nnx
 from flax.nnx.nn.dtypes import promote_dtype
 from jax import Array
-from jax.typing import DTypeLike
 
 from attention.modules import (
     ACTIVATIONS,

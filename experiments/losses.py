@@ -109,20 +109,13 @@ def cross_entropy(
     return loss + z_loss * logsumexp**2 if z_loss else loss
 
 
-@jax.custom_jvp
 def score_of(logits: Array, labels: Array) -> Array:
-    """Return the logits `[...]` of labels `[...]` in [0, V), among `[..., V]`."""
-    return jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
+    """Return the logits `[...]` of labels `[...]` in [0, V), among `[..., V]`.
 
-
-@score_of.defjvp
-def _score_along(
-    primals: tuple[Array, Array], tangents: tuple[Array, Array]
-) -> tuple[Array, Array]:
-    """Use a comparison, which XLA fuses: the transpose of a gather is a scatter, slow on a CPU."""
-    (logits, labels), (along, _) = primals, tangents
+    XLA fuses a comparison; the derivative of a gather is a scatter, which is slow on a CPU.
+    """
     is_label = jax.nn.one_hot(labels, logits.shape[-1], dtype=bool)
-    return score_of(logits, labels), jnp.sum(jnp.where(is_label, along, 0), axis=-1)
+    return jnp.sum(jnp.where(is_label, logits, 0), axis=-1)
 
 
 def token_losses(

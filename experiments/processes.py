@@ -4,7 +4,6 @@ import os
 import shutil
 import socket
 import sys
-import threading
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -53,16 +52,13 @@ def start_processes(
         _check_port(coordinator)
     # `Interruption` has the signals: this service would replace its handler of SIGTERM.
     jax.config.update("jax_enable_preemption_service", False)
-    late = threading.Timer(START_SECONDS, _end_late, [coordinator or "of the launcher"])
-    late.daemon = True
-    late.start()
     try:
         jax.distributed.initialize(
             coordinator,
             num_processes,
             process_id,
             cluster_detection_method="deactivate" if coordinator else None,
-            initialization_timeout=2 * START_SECONDS,  # after it, jax aborts the process
+            initialization_timeout=START_SECONDS,  # after it, jax aborts the process
             heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
         )
     except (ValueError, RuntimeError) as error:
@@ -71,8 +67,6 @@ def start_processes(
             f"jax does not find the other processes ({text}): give --coordinator, --num_processes "
             "and --process_id, or --num_processes=1 for this process alone"
         ) from error
-    finally:
-        late.cancel()
     if jax.process_index():
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - as long as the process runs
 
@@ -167,17 +161,6 @@ def _check_port(coordinator: str) -> None:
             raise UsageError(
                 f"--coordinator={coordinator} needs port {port}: {error.strerror}"
             ) from error
-
-
-def _end_late(coordinator: str) -> None:
-    """End the process with a sentence, where jax would abort it with a stack trace."""
-    print(
-        f"{os.path.basename(sys.argv[0])}: not all processes reached the coordinator {coordinator} "
-        f"in {START_SECONDS} s: start all, process 0 on that host, or one with --num_processes=1",
-        file=sys.stderr,
-        flush=True,
-    )
-    os._exit(2)
 
 
 def _check_shared(folder: Path) -> None:

@@ -85,14 +85,7 @@ def fewest_rows(config: Config) -> int:
 
 
 def row_report(mesh: Mesh, config: Config, rows: int, padded: int) -> str:
-    """Return a sentence about devices without rows, or about padding; empty without either.
-
-    Args:
-        mesh: of the training.
-        config: of the run.
-        rows: of a batch.
-        padded: the same with rows of zeros.
-    """
+    """Return a sentence about devices without rows, or about padding; empty without either."""
     if padded > rows:
         return f"{mesh.size} devices: batches of {rows} rows are padded to {padded}"
     if config.mesh.data == 0 and mesh.size < jax.device_count():
