@@ -12,7 +12,6 @@ from attention.modules import (
     Attention,
     EncoderDecoder,
     LanguageModel,
-    Layers,
     MaskedLanguageModel,
     RecurrentEncoderDecoder,
     SelfAttention,
@@ -92,24 +91,20 @@ def num_parameters(model: nnx.Module) -> int:
     return sum(parameter.size for _, parameter in _parameters(model))
 
 
-def parameters_by_part(model: nnx.Module) -> dict[str, tuple[int, int | None]]:
-    """Return the parameters of each part, and their mean over the layers, if it is in layers.
+def parameters_by_part(model: nnx.Module) -> dict[str, int]:
+    """Return the number of parameters of each part.
 
     For instance ("decoder", "layers", "blocks", 0, "self_attention", "norm", "scale") belongs to
     "decoder norms", and the norms of queries and keys to their attention.
     """
-    stacks = {path: part.n for path, part in nnx.iter_modules(model) if isinstance(part, Layers)}
-    sizes, per_layer = Counter[str](), Counter[str]()
+    sizes = Counter[str]()
     for path, parameter in _parameters(model):
         inner = ("layers", "blocks", "sublayer", "kernel", "bias", "scale", "table")
         names = [name for name in path if isinstance(name, str) and name not in inner][:2]
         if not {"norm", "output_norm"}.isdisjoint(path):
             names = [path[0], "norms"]
-        part = " ".join(names).replace("_", " ")
-        layers = [n for stack, n in stacks.items() if path[: len(stack)] == stack]
-        sizes[part] += parameter.size
-        per_layer[part] += parameter.size / layers[0] if layers else 0
-    return {part: (size, round(per_layer[part]) or None) for part, size in sizes.items()}
+        sizes[" ".join(names).replace("_", " ")] += parameter.size
+    return dict(sizes)
 
 
 def token_costs(model: nnx.Module, context: int) -> dict[str, dict[str, int]]:
@@ -157,12 +152,10 @@ def token_costs(model: nnx.Module, context: int) -> dict[str, dict[str, int]]:
 
 def table_of_parameters(model: nnx.Module) -> str:
     """Return the parameters of each part as a table."""
-    total = num_parameters(model)
-    rows = [["parameters", "in all", "per layer", "share"]]
-    for name, (number, per_layer) in (parameters_by_part(model) | {"total": (total, None)}).items():
-        layer = "" if per_layer is None else f"{per_layer:,}"
-        rows.append([name, f"{number:,}", layer, f"{number / total:.1%}"])
-    return aligned(rows)
+    parts = parameters_by_part(model)
+    parts["total"] = total = sum(parts.values())
+    rows = [[name, f"{number:,}", f"{number / total:.1%}"] for name, number in parts.items()]
+    return aligned([["parameters", "number", "share"], *rows])
 
 
 def table_of_costs(model: nnx.Module, context: int) -> str:
