@@ -16,8 +16,7 @@ from experiments.registry import LOSSES
 from experiments.sharding import map_tokens, padded_rows
 
 REGULARIZERS = ("label_smoothing", "z_loss")  # fields of `train` that a loss may take
-# (logits [..., V], labels [...]) -> [...]: the loss of each token.
-TokenLoss = Callable[[Array, Array], Array]
+TokenLoss = Callable[[Array, Array], Array]  # (logits [..., V], labels [...]) -> [...]
 TILE = 2**22  # logits, which is 16 MiB of float32
 
 
@@ -39,8 +38,7 @@ class TokenLosses(NamedTuple):
     auxiliary: Mapping[str, Array] = {}
 
 
-# (logits [..., V], labels [...], counts [...]) -> sums.
-Objective = Callable[[Array, Array, Array], TokenLosses]
+Objective = Callable[[Array, Array, Array], TokenLosses]  # of logits, labels, counts
 
 
 def per_token(sums: TokenLosses) -> dict[str, Array]:
@@ -121,13 +119,7 @@ def score_of(logits: Array, labels: Array) -> Array:
 def token_losses(
     logits: Array, labels: Array, counts: Array, loss: TokenLoss = cross_entropy
 ) -> TokenLosses:
-    """Sum loss and metrics over the tokens that count.
-
-    Args:
-        logits: `[..., V]`.
-        labels: `[...]` ids.
-        counts: `[...]` bool, False for padding.
-        loss: of each token.
+    """Sum loss and metrics over the tokens that count, which are not padding.
 
     Raises:
         UsageError: the loss is not one number for each token.
@@ -159,11 +151,8 @@ def negative_sampling_losses(scores: Array, counts: Array) -> TokenLosses:
 
     It is a logistic regression that separates a neighbour from words drawn at random.
 
-    Each skip-gram counts as a token, which is correct if the neighbour scores highest.
-
-    Args:
-        scores: `[..., 1 + negatives]`, that of the neighbour first.
-        counts: `[...]` bool, False for padding.
+    Each skip-gram counts as a token, which is correct if the neighbour scores highest. Scores are
+    `[..., 1 + negatives]`, that of the neighbour first.
     """
     (scores,) = wide(scores)
     neighbour, negatives = scores[..., 0], scores[..., 1:]
@@ -244,8 +233,7 @@ def _forward(
             # Added up in float32 at least, whatever the dtype of the head.
             return jax.tree.map(jnp.add, total, (sums, list(wide(*slopes[0])))), slopes[1]
 
-        local = arrays[0].shape
-        axes = arrays[1].ndim
+        local, axes = arrays[0].shape, arrays[1].ndim
         tokens = [array.reshape(-1, *array.shape[axes:]) for array in arrays]
         tiles = [padded_rows(array, size).reshape(-1, size, *array.shape[1:]) for array in tokens]
         zeros = [jnp.zeros_like(array) for array in head]

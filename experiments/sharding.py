@@ -47,9 +47,7 @@ LOOKED_UP = ("vocab", "positions", "token_types")  # axes of tables with a row f
 def make_mesh(config: MeshPart, rows: int | None = None) -> Mesh:
     """Return the mesh of a config.
 
-    Args:
-        config: sizes of the axes; `data=0` takes the devices that are left.
-        rows: of the smallest batch of training; `data=0` takes at most one device for each.
+    `data=0` takes the devices that are left, at most one for each row of the smallest batch.
 
     Raises:
         UsageError: a mesh that is larger than the devices, or that `data=0` cannot complete.
@@ -62,12 +60,9 @@ def make_mesh(config: MeshPart, rows: int | None = None) -> Mesh:
             f"a mesh with {given} takes {others} devices or a multiple of them, and the number of "
             f"devices here is {number}: lower one of them, or set mesh.data"
         )
-    if sizes["data"] == 0:
-        sizes["data"] = number // others
-        if rows is not None and jax.process_count() == 1:
-            sizes["data"] = max(1, min(sizes["data"], rows // sizes["fsdp"]))
-    used = math.prod(sizes.values())
-    if used < number and jax.process_count() > 1:
+    most = rows // sizes["fsdp"] if rows and jax.process_count() == 1 else number
+    sizes["data"] = sizes["data"] or max(1, min(number // others, most))
+    if (used := math.prod(sizes.values())) < number and jax.process_count() > 1:
         raise UsageError(
             f"{jax.process_count()} processes use all of their {number} devices, and the mesh "
             f"takes {used}: set mesh.data=0"
