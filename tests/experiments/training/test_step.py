@@ -154,7 +154,7 @@ def test_two_devices_drop_the_same_and_share_the_state(shared):
         theirs, expected = shared.train_step(theirs, BATCH)
         close(found, expected)
     held = [leaf.addressable_shards[0].data.nbytes for leaf in jax.tree.leaves(ours.optimizer)]
-    assert sum(held) < 0.51 * sum(leaf.nbytes for leaf in jax.tree.leaves(theirs.optimizer))
+    assert sum(held) < 0.55 * sum(leaf.nbytes for leaf in jax.tree.leaves(theirs.optimizer))
     evaluated = [
         each.losses(state.to_use().parameters, [BATCH])
         for each, state in ((sharded, ours), (shared, theirs))
