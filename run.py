@@ -53,7 +53,7 @@ from experiments.workdir import Workdir
 class Experiment(NamedTuple):
     """A module that is no task, which is imported when it is used, and the modes that it has.
 
-    Each mode is a function of the module, except "describe", which needs `abstract_model`.
+    Each mode is a function of the module.
     """
 
     module: str
@@ -159,11 +159,12 @@ def start_jax(command: Command) -> None:
     """Import jax, make each core a device, connect the processes, and set the cache of programs."""
     import jax
 
-    from experiments.environment import num_cores
+    from experiments.devices import cores_as_devices, num_cores
     from experiments.processes import cores_per_process, start_processes
-    from experiments.sharding import cores_as_devices
 
     coordinator, number, process = map(command.options.get, PROCESS_FLAGS)
+    if command.mode == "describe":
+        import_module("experiments.describe").simulate_devices(command.config)
     cores_as_devices(cores_per_process(num_cores(), coordinator, number))
     if command.mode in MULTI_PROCESS_MODES:
         start_processes(coordinator, number, process)
@@ -196,8 +197,12 @@ def call(
         do(config, workdir, cache, **options(command))
         return 0
     if command.mode == "describe":
-        model = abstract_model(command, config)
-        import_module("experiments.describe").describe(config, model)
+        task = None
+        if config.task in TASKS:
+            kind = TASKS[config.task]
+            task = kind.load(config, workdir, cache) if command.is_of_run else None
+            task = task or kind.prepare(config, cache)
+        import_module("experiments.describe").describe(config, task)
         return 0
     if command.mode in USES and command.weights is None:
         config = workdir.as_trained(config, other_data=command.mode == "evaluate")
@@ -215,18 +220,6 @@ def call(
         return 1 if do(config, workdir, cache, groups, command.options.get("format", "text")) else 0
     do(config, workdir, cache, **options(command))
     return 0
-
-
-def abstract_model(command: Command, config: Config | ConfigDict) -> Any:  # noqa: ANN401 - nnx.Module, which imports jax
-    """Return the model that is described, with shapes for arrays: of a run, or of a config."""
-    if config.task not in TASKS:
-        return EXPERIMENTS[config.task].load().abstract_model(config, command.cache)
-    task = TASKS[config.task]
-    if command.is_of_run:
-        task = task.load(config, Workdir(command.workdir), command.cache)
-    else:
-        task = task.prepare(config, command.cache)
-    return import_module("experiments.describe").shapes_of(task.model)
 
 
 def options(command: Command) -> dict[str, Any]:

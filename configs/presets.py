@@ -1,8 +1,7 @@
 """Models of the literature, for --mode=describe; they are not trained.
 
 command    python run.py --mode=describe --config=configs/presets.py:llama3_8b
-           with --config.model.num_kv_heads=1, for example, for a change of a field, and with
-           --config.mesh.fsdp=64 --config.mesh.tensor=8 for what each of 512 devices needs
+           with --config.model.num_kv_heads=1, for example, for a change of a field
 hardware   any: no parameter is allocated
 time       seconds
 score      numbers of parameters as published: equal for GPT-2 small, Llama-3 8B, and BERT base
@@ -14,9 +13,6 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from experiments.config.flags import as_config_dict
-from experiments.config.mesh import MeshPart
-
 
 def gpt2_small() -> ConfigDict:
     """GPT-2 small: 124M in the name of the checkpoint, 117M in the paper."""
@@ -25,7 +21,6 @@ def gpt2_small() -> ConfigDict:
             "task": "preset",
             "vocab_size": 50_257,
             "model": _gpt(width=768, num_heads=12, layers=12, max_length=1024),
-            "batch": {"tokens": 512 * 1024},  # Radford et al. 2019, section 2.3
             "published": {
                 "parameters": 124_439_808,
                 "source": "the released checkpoint of Radford et al. 2019",
@@ -42,7 +37,6 @@ def gpt3_175b() -> ConfigDict:
             "task": "preset",
             "vocab_size": 50_257,
             "model": _gpt(width=12_288, num_heads=96, layers=96, max_length=2048),
-            "batch": {"tokens": 1536 * 2048},  # Brown et al. 2020, table 2.1: 3.2 million
             "published": {
                 "parameters": 175_000_000_000,
                 "source": "Brown et al. 2020, table 2.1, to the billion",
@@ -77,7 +71,6 @@ def llama3_8b() -> ConfigDict:
                 "use_bias": False,
                 "embedding_scale": 1.0,
             },
-            "batch": {"tokens": 512 * 8192},  # as 405B begins, Dubey et al. 2024, 3.4.1
             "published": {
                 "parameters": 8_030_261_248,
                 "source": "the released checkpoint of Dubey et al. 2024, table 3",
@@ -119,7 +112,6 @@ def bert_base() -> ConfigDict:
                 "dropout": 0.1,
                 "attention_dropout": 0.1,
             },
-            "batch": {"tokens": 256 * 512},  # Devlin et al. 2019, appendix A.2
             "published": {
                 "parameters": 109_482_240,
                 "source": "the released checkpoint of Devlin et al. 2019",
@@ -157,7 +149,6 @@ def transformer_base() -> ConfigDict:
                 "use_bias": True,
                 "dropout": 0.1,
             },
-            "batch": {"tokens": 48 * 512},  # section 5.1: 25,000 tokens on either side
             "published": {
                 "parameters": 65_000_000,
                 "source": "Vaswani et al. 2017, table 3, to the million",
@@ -209,8 +200,4 @@ def get_config(name: str = "") -> ConfigDict:
             f"the preset, configs/presets.py:NAME, must be one of {', '.join(PRESETS)}, "
             f"got {name!r}{hint}"
         )
-    config = PRESETS[name]()
-    config.batch.microbatches = 1
-    config.mesh = as_config_dict(MeshPart())
-    config.train = ConfigDict({"dtype": "float32"})
-    return config
+    return PRESETS[name]()

@@ -120,8 +120,7 @@ FLAGS = {
     "seeds": Flag("the seeds of the runs, as in 0,1,2", ("sweep",)),
     "beam": Flag("options of Apache Beam, as in --runner=DirectRunner", ("prepare",)),
     "coordinator": Flag(
-        "HOST:PORT, where process 0 of several listens; not needed by SLURM, Open MPI and "
-        "Kubernetes",
+        "HOST:PORT, where process 0 of several listens; not needed by SLURM and Open MPI",
         MULTI_PROCESS_MODES,
     ),
     "num_processes": Flag(

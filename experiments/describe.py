@@ -1,25 +1,32 @@
-"""Parameters, cache, FLOPs and masks of a model; no parameter is allocated."""
+"""Parameters, cache, FLOPs, masks and memory of a model, from shapes alone."""
 
-from collections.abc import Callable
-from pathlib import Path
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
 import jax
 from flax import nnx
 from ml_collections import ConfigDict
 
 from attention.modules import (
+    Attention,
     EncoderDecoder,
     LanguageModel,
     MaskedLanguageModel,
     RecurrentEncoderDecoder,
+    SelfAttention,
     TransformerConfig,
 )
-from experiments.analysis.description import Description
-from experiments.analysis.mask_text import masks_of
+from attention.primitives import masks
 from experiments.config import Config
+from experiments.devices import cores_as_devices
 from experiments.errors import UsageError, as_usage_errors
+from experiments.sharding import MESH_AXES
+from experiments.tasks.task import Task
 
+ModulePath = tuple[str | int, ...]
 TRANSFORMERS = EncoderDecoder, LanguageModel, MaskedLanguageModel
+DRAWN = 16  # positions of a mask
 
 NOTE = """\
 FLOPs are 2 for each parameter of a matrix that a token is multiplied with, and 2 N (H + Hv) for
@@ -28,37 +35,146 @@ causal token attends to half of the context on average. Training takes 3 forward
 al. 2020, section 2.1), without recomputation."""
 
 
-def describe(config: Config | ConfigDict, model: nnx.Module) -> None:
-    """Print the tables and the masks of a model.
+def describe(config: Config | ConfigDict, task: Task | None) -> None:
+    """Print the tables and the masks of a model, and the memory that its mesh needs.
 
     Args:
         config: of a preset or of a run.
-        model: of this config, with shapes for arrays.
+        task: of the run; None for a preset.
 
     Raises:
         UsageError: it is no Transformer, or the mesh does not divide a size.
     """
+    model = abstract_model(config) if task is None else task.learner.abstract_model
     if isinstance(model, RecurrentEncoderDecoder) or not isinstance(model, TRANSFORMERS):
         raise UsageError(
             f"task={config.task!r} with architecture={config.architecture!r} cannot be described: "
             "translation, language_model and masked_language_model with "
             "architecture='transformer' can"
         )
-    description = Description.of(model, context=config.model.max_length)
-    print(description, end="\n\n")
+    print(table_of_parameters(model), table_of_costs(model, config.model.max_length), sep="\n\n")
     if published := getattr(config, "published", None):
-        print(compared(published, description.parameters), end="\n\n")
-    print(NOTE)
-    print(f"\nmasks of the first positions\n{masks_of(model)}")
+        print(f"\n{compared(published, num_parameters(model))}")
+    print(f"\n{NOTE}\n\nmasks of the first positions\n{masks_of(model)}")
+    if task and task.learner.mesh.size > 1:
+        print(f"\n{memory_of_training(task)}")
+
+
+def simulate_devices(config: Config | ConfigDict) -> None:
+    """Simulate the devices of the mesh of a config on the CPU; `data=0` counts as 1."""
+    mesh = getattr(config, "mesh", None)
+    jax.config.update("jax_platforms", "cpu")
+    cores_as_devices(math.prod(getattr(mesh, axis, 1) or 1 for axis in MESH_AXES))
+
+
+def abstract_model(config: ConfigDict) -> nnx.Module:
+    """Return the model of a preset, with shapes for arrays.
+
+    Raises:
+        UsageError: a model that cannot be made.
+    """
+    kind, sizes = EncoderDecoder, ("source_vocab_size", "target_vocab_size")
+    if "encoder_layers" not in config.model:
+        kind, sizes = LanguageModel, ("vocab_size",)
+    elif "decoder_layers" not in config.model:
+        kind, sizes = MaskedLanguageModel, ("vocab_size",)
+    with as_usage_errors("model: "):
+        model, vocabularies = (
+            TransformerConfig(**config.model),
+            dict.fromkeys(sizes, config.vocab_size),
+        )
+        return jax.eval_shape(lambda: kind.from_config(model, **vocabularies, rngs=nnx.Rngs(0)))
+
+
+def num_parameters(model: nnx.Module) -> int:
+    """Return the number of all parameters."""
+    return sum(parameter.size for _, parameter in _parameters(model))
+
+
+def parameters_by_part(model: nnx.Module) -> dict[str, int]:
+    """Return the number of parameters of each part.
+
+    For instance ("decoder", "layers", "blocks", 0, "self_attention", "norm", "scale") belongs to
+    "decoder norms", and the norms of queries and keys to their attention.
+    """
+    sizes = Counter[str]()
+    for path, parameter in _parameters(model):
+        inner = ("layers", "blocks", "sublayer", "kernel", "bias", "scale", "table")
+        names = [name for name in path if isinstance(name, str) and name not in inner][:2]
+        if not {"norm", "output_norm"}.isdisjoint(path):
+            names = [path[0], "norms"]
+        sizes[" ".join(names).replace("_", " ")] += parameter.size
+    return dict(sizes)
+
+
+def token_costs(model: nnx.Module, context: int) -> dict[str, dict[str, int]]:
+    """Return costs of a token, or of a source and of a target token, that attends to a context.
+
+    In self- and in cross-attention each token attends to as many tokens. Costs are "cache", bytes
+    of its keys and values; "matrices" and "attention", FLOPs of a forward pass in products with
+    parameters and in attention; "forward", of both; and "training", FLOPs of three passes.
+    """
+    kinds = ["token"]
+    if hasattr(model, "encoder") and hasattr(model, "decoder"):
+        kinds = ["source token", "target token"]
+    costs = {kind: Counter[str](cache=0) for kind in kinds}
+
+    def cost_of(path: ModulePath) -> Counter[str]:
+        # Keys and values of cross-attention are computed once for each source token.
+        of_source = "cross_attention" in path and {*path} & {"key", "value"}
+        return costs[kinds[0 if of_source or _in_encoder(path) else -1]]
+
+    is_tied = getattr(model, "output", model) is None
+    for path, parameter in _parameters(model):
+        is_table = is_tied and path[-1] == "tokens" and not _in_encoder(path)
+        used = parameter.get_metadata().get("active", 1.0 * (path[-1] == "kernel" or is_table))
+        cost_of(path)["matrices"] += 2 * round(used * parameter.size)
+    for path, module in nnx.iter_modules(model):
+        if isinstance(module, Attention):
+            query, key, value = (
+                linear.kernel.size // linear.kernel.shape[-3]  # [*, D, N, H]
+                for linear in (module.query, module.key, module.value)
+            )
+            output = module.output.kernel.size // module.output.kernel.shape[-1]  # [*, N, Hv, D]
+            window, keys = getattr(module, "window", None), context
+            if window is not None:
+                keys = min(context, (1 if path[0] == "decoder" else 2) * window + 1)
+            cost_of(path)["attention"] += 2 * (query + output) * keys
+            if hasattr(model, "new_cache") and not _in_encoder(path):
+                cache = cost_of((*path, "key"))
+                bytes_of_layer = (key + value) * module.key.kernel.dtype.itemsize
+                cache["cache"] += bytes_of_layer * keys // context  # a window is a ring
+    for cost in costs.values():
+        cost["forward"] = cost["matrices"] + cost["attention"]
+        cost["training"] = 3 * cost["forward"]
+    return {kind: dict(cost) for kind, cost in costs.items()}
+
+
+def table_of_parameters(model: nnx.Module) -> str:
+    """Return the parameters of each part as a table."""
+    parts = parameters_by_part(model)
+    parts["total"] = total = sum(parts.values())
+    rows = [[name, f"{number:,}", f"{number / total:.1%}"] for name, number in parts.items()]
+    return aligned([["parameters", "number", "share"], *rows])
+
+
+def table_of_costs(model: nnx.Module, context: int) -> str:
+    """Return the cache and the FLOPs of each kind of token as a table."""
+    costs = token_costs(model, context)
+    rows = [[f"at a context of {context:,} tokens", *(f"per {kind}" for kind in costs)]]
+    for key, name in {
+        "cache": f"cache, bytes in {jax.tree.leaves(model)[0].dtype.name}",
+        "matrices": "FLOPs in matrices",
+        "attention": "FLOPs in attention",
+        "forward": "FLOPs of a forward pass",
+        "training": "FLOPs in training",
+    }.items():
+        rows.append([name, *(f"{cost[key]:,}" for cost in costs.values())])
+    return aligned(rows)
 
 
 def compared(published: ConfigDict, parameters: int) -> str:
-    """Return the published number of parameters, and the difference.
-
-    Args:
-        published: their number, its source, and the sizes of the parts that the model lacks.
-        parameters: of the model.
-    """
+    """Return the published number of parameters, and the difference to those of the model."""
     absent = ", ".join(
         f"{name.replace('_', ' ')} {size:,}" for name, size in published.absent.items()
     )
@@ -71,36 +187,62 @@ def compared(published: ConfigDict, parameters: int) -> str:
     )
 
 
-def abstract_model(config: ConfigDict, cache: Path) -> nnx.Module:
-    """Return the model of a preset, with shapes for arrays.
+def masks_of(model: nnx.Module, size: int = DRAWN) -> str:
+    """Draw the masks of self-attention, each once, with the layers that have it.
 
-    Args:
-        config: of the preset.
-        cache: unused: a preset has no data.
-
-    Raises:
-        UsageError: a model that cannot be made.
+    Each query position has a line, and each key position a sign. Masks of the data, such as those
+    of padding or of several texts in a row, are not of the model.
     """
-    del cache
-    kind, sizes = EncoderDecoder, ("source_vocab_size", "target_vocab_size")
-    if "encoder_layers" not in config.model:
-        kind, sizes = LanguageModel, ("vocab_size",)
-    elif "decoder_layers" not in config.model:
-        kind, sizes = MaskedLanguageModel, ("vocab_size",)
-    vocabularies = dict.fromkeys(sizes, config.vocab_size)
-    with as_usage_errors("model: "):
-        model = TransformerConfig(**config.model)
-    return shapes_of(lambda rngs: kind.from_config(model, **vocabularies, rngs=rngs))
+    numbers: dict[tuple[str, str], list[int]] = {}
+    for stack in ("encoder", "decoder"):
+        layers = getattr(getattr(model, stack, None), "layers", None)
+        for block, indices in zip(layers.blocks, layers.indices(), strict=True) if layers else ():
+            for _, module in nnx.iter_modules(block):
+                if isinstance(module, SelfAttention):
+                    is_causal = stack == "decoder" and model.decoder.causal
+                    mask = masks.causal() if is_causal else masks.full()
+                    if module.window is not None:
+                        mask &= masks.window(module.window, module.window)
+                    picture = masks.picture(mask, size).translate({ord("0"): "·", ord("1"): "■"})
+                    numbers.setdefault((stack, picture), []).extend(n + 1 for n in indices)
+    return "\n\n".join(
+        f"{stack} self-attention, layers {', '.join(map(str, sorted(layers)))}; rows: queries\n"
+        f"{picture}"
+        for (stack, picture), layers in numbers.items()
+    )
 
 
-def shapes_of(make_model: Callable[[nnx.Rngs], nnx.Module]) -> nnx.Module:
-    """Return a model with shapes for arrays.
+def memory_of_training(task: Task) -> str:
+    """Return what the compiler reports of the training step of a task on the mesh of its config."""
+    learner = task.learner
+    batch, rows = learner.batch_reader(task.training_batches())(0)
+    memory = learner.train_step.lower(learner.abstract_state, batch).compile().memory_analysis()
+    table = [
+        ["a training step", "bytes of each device"],
+        ["arguments: state and batch", f"{memory.argument_size_in_bytes:,}"],
+        ["output: state and metrics", f"{memory.output_size_in_bytes:,}"],
+        ["temporary: activations and gradients", f"{memory.temp_size_in_bytes:,}"],
+    ]
+    return (
+        f"{aligned(table)}\n\nThe {learner.mesh.size} devices are simulated on this CPU, and a "
+        f"batch has {rows} rows. The numbers are those of the\ncompiler for CPUs; that for an "
+        "accelerator may need other temporary memory."
+    )
 
-    Args:
-        make_model: builds it with its initial parameters.
 
-    Raises:
-        UsageError: a model that cannot be made.
-    """
-    with as_usage_errors("model: "):
-        return jax.eval_shape(lambda: make_model(nnx.Rngs(0)))
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Return a table, whose columns but the first are aligned to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for first, *rest in rows:
+        cells = [cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True)]
+        lines.append("  ".join([first.ljust(widths[0]), *cells]))
+    return "\n".join(lines)
+
+
+def _in_encoder(path: ModulePath) -> bool:
+    return path[0] in ("source_embedding", "encoder")
+
+
+def _parameters(model: nnx.Module) -> Iterator[tuple[ModulePath, nnx.Param]]:
+    yield from nnx.to_flat_state(nnx.state(model, nnx.Param))

@@ -9,7 +9,6 @@ import numpy as np
 from flax import nnx
 from flax.nnx.nn.dtypes import promote_dtype
 from jax import Array
-from jax.typing import DTypeLike
 
 from attention.modules import (
     ACTIVATIONS,
@@ -33,33 +32,13 @@ class Experts(nnx.Module):
     choose it, so cached decoding equals a full pass. Padding is routed to no expert.
     """
 
-    def __init__(
-        self,
-        width: int,
-        hidden: int,
-        number: int,
-        *,
-        activation: str = "gelu",
-        capacity_factor: float = 1.25,
-        balance: float = 0.01,
-        dtype: DTypeLike | None = None,
-        param_dtype: DTypeLike = "float32",
-        rngs: nnx.Rngs,
-    ) -> None:
-        """Make the router and the matrices of the experts.
+    def __init__(self, experts: ExpertsPart, config: TransformerConfig, rngs: nnx.Rngs) -> None:
+        """Make the router and the matrices of the experts, each with `config.hidden` units.
 
-        Args:
-            width: D.
-            hidden: F, of each expert.
-            number: E, number of experts, at least 2.
-            activation: a name in `ACTIVATIONS`.
-            capacity_factor: ratio of the tokens that an expert takes in training to its share.
-            balance: factor of the loss that is smallest if all experts take equally many tokens.
-            dtype: of the computation; that of inputs and parameters if None. The gates are computed
-                in float32 at least.
-            param_dtype: of the parameters.
-            rngs: source of the initial parameters.
+        The gates are computed in float32 at least.
         """
+        number, width, hidden = experts.number, config.width, config.hidden
+        dtype, param_dtype = config.dtype, config.param_dtype
         init = nnx.initializers.lecun_normal(batch_axis=0)
         used = {"active": CHOSEN / number}  # share of the parameters that a token uses
         up = init(rngs.params(), (number, width, hidden), param_dtype)
@@ -74,8 +53,7 @@ class Experts(nnx.Module):
             param_dtype=param_dtype,
             rngs=rngs,
         )
-        self.activation, self.dtype = activation, dtype
-        self.number, self.capacity_factor, self.balance = number, capacity_factor, balance
+        self.activation, self.dtype, self.config = config.activation, dtype, experts
 
     def __call__(self, inputs: Array, *, context: Context) -> Output:
         """Map `[B, T, D]` to `[B, T, D]`, with the loss "balance"."""
@@ -89,13 +67,19 @@ class Experts(nnx.Module):
         weights, experts = jax.lax.top_k(gates, CHOSEN)
         weights /= weights.sum(axis=-1, keepdims=True)
         # All first choices are served before any second one. bfloat16 would count up to 256.
-        chosen = jax.nn.one_hot(jnp.swapaxes(experts, 1, 2), self.number, dtype=jnp.int32)
+        chosen = jax.nn.one_hot(jnp.swapaxes(experts, 1, 2), self.config.number, dtype=jnp.int32)
         chosen *= valid[:, None, :, None].astype(jnp.int32)  # [B, 2, T, E]
-        served = jnp.cumsum(chosen.reshape(rows, -1, self.number), axis=1).reshape(chosen.shape)
-        place = ((served - 1) * chosen).sum(axis=-1)  # [B, 2, T]
-        share = 1.0 if context.rng is None else self.capacity_factor * CHOSEN / self.number
+        served = jnp.cumsum(chosen.reshape(rows, -1, self.config.number), axis=1).reshape(
+            chosen.shape
+        )
+        slots = ((served - 1) * chosen).sum(axis=-1)  # [B, 2, T]
+        share = (
+            1.0
+            if context.rng is None
+            else self.config.capacity_factor * CHOSEN / self.config.number
+        )
         capacity = max(1, min(length, round(share * length)))
-        slot = jax.nn.one_hot(place, capacity, dtype=inputs.dtype)  # 0 where no slot is left
+        slot = jax.nn.one_hot(slots, capacity, dtype=inputs.dtype)  # 0 where no slot is left
         used = chosen.astype(inputs.dtype)
         routed = jnp.einsum("bkte,bktc,btd->becd", used, slot, inputs)
         hidden = ACTIVATIONS[self.activation](jnp.einsum("becd,edf->becf", routed, up))
@@ -108,36 +92,15 @@ class Experts(nnx.Module):
             jnp.einsum("bt,bte->e", share, each)
             for each in (chosen[:, 0].astype(gates.dtype), gates)
         )
-        loss = self.number * jnp.sum(first * mean)
-        return Output(features, losses={"balance": self.balance * loss})
+        loss = self.config.number * jnp.sum(first * mean)
+        return Output(features, losses={"balance": self.config.balance * loss})
 
 
 def make_layer(
     config: TransformerConfig, experts: ExpertsPart, index: int, rngs: nnx.Rngs
 ) -> Block:
-    """Make a layer of a decoder; experts are the feed-forward layer of some.
-
-    Args:
-        config: of the decoder.
-        experts: number, every (n for each n-th layer), capacity_factor and balance.
-        index: of the layer.
-        rngs: source of the initial parameters.
-    """
+    """Make a layer of a decoder; each `experts.every`-th one has experts in it."""
     config = config.layer(index)
     if (index + 1) % experts.every == 0:
-        config = replace(config, feed_forward=partial(_make_experts, experts))
+        config = replace(config, feed_forward=partial(Experts, experts))
     return transformer_block(config, rngs=rngs)
-
-
-def _make_experts(experts: ExpertsPart, config: TransformerConfig, rngs: nnx.Rngs) -> Experts:
-    return Experts(
-        config.width,
-        config.hidden,
-        experts.number,
-        activation=config.activation,
-        capacity_factor=experts.capacity_factor,
-        balance=experts.balance,
-        dtype=config.dtype,
-        param_dtype=config.param_dtype,
-        rngs=rngs,
-    )

@@ -1,9 +1,9 @@
-"""The training objective, from logits in memory; see `tiled_loss.py` for logits in tiles."""
+"""The training objective, from logits that are all in memory, or in tiles of them."""
 
 import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,10 +13,11 @@ from attention.primitives.numerics import wide
 from experiments.config.train import LabelTrainPart
 from experiments.errors import UsageError
 from experiments.registry import LOSSES
+from experiments.sharding import map_tokens, padded_rows
 
 REGULARIZERS = ("label_smoothing", "z_loss")  # fields of `train` that a loss may take
-# (logits [..., V], labels [...]) -> [...]: the loss of each token.
-TokenLoss = Callable[[Array, Array], Array]
+TokenLoss = Callable[[Array, Array], Array]  # (logits [..., V], labels [...]) -> [...]
+TILE = 2**22  # logits, which is 16 MiB of float32
 
 
 class TokenLosses(NamedTuple):
@@ -37,8 +38,7 @@ class TokenLosses(NamedTuple):
     auxiliary: Mapping[str, Array] = {}
 
 
-# (logits [..., V], labels [...], counts [...]) -> sums.
-Objective = Callable[[Array, Array, Array], TokenLosses]
+Objective = Callable[[Array, Array, Array], TokenLosses]  # of logits, labels, counts
 
 
 def per_token(sums: TokenLosses) -> dict[str, Array]:
@@ -56,14 +56,10 @@ def per_token(sums: TokenLosses) -> dict[str, Array]:
 def add_auxiliary(
     sums: TokenLosses, losses: Mapping[str, Array], *, to_objective: bool
 ) -> TokenLosses:
-    """Add the auxiliary losses of a model, such as the balance loss of a mixture of experts.
+    """Add `Output.losses` of a model, such as the balance loss of a mixture of experts.
 
-    They are means over a batch, so they are weighted by its tokens.
-
-    Args:
-        sums: of a batch.
-        losses: `Output.losses` of the model.
-        to_objective: whether `loss` contains them, as in training.
+    They are means over a batch, so they are weighted by its tokens. In training, `loss` contains
+    them.
     """
     weighted = {name: loss * sums.tokens for name, loss in losses.items()}
     total = sum(weighted.values(), sums.loss) if to_objective else sums.loss
@@ -73,12 +69,8 @@ def add_auxiliary(
 def objective(loss: TokenLoss, train: LabelTrainPart, *, training: bool) -> Objective:
     """Return what is minimized in training, or what is measured of a split.
 
-    Args:
-        loss: `(logits, labels, ...) -> [...]`, the loss that `train.loss` names. In training, its
-            arguments `label_smoothing` and `z_loss` take the values of these fields of `train`;
-            otherwise they keep their defaults, as its further arguments do.
-        train: the config of the training.
-        training: whether the objective is minimized.
+    In training, the arguments `label_smoothing` and `z_loss` of the loss that `train.loss` names
+    take the values of these fields of `train`; otherwise they keep their defaults, as others do.
     """
     if not training:
         return partial(token_losses, loss=loss)
@@ -115,41 +107,31 @@ def cross_entropy(
     return loss + z_loss * logsumexp**2 if z_loss else loss
 
 
-@jax.custom_jvp
 def score_of(logits: Array, labels: Array) -> Array:
-    """Return the logits `[...]` of labels `[...]` in [0, V), among `[..., V]`."""
-    return jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
+    """Return the logits `[...]` of labels `[...]` in [0, V), among `[..., V]`.
 
-
-@score_of.defjvp
-def _score_along(
-    primals: tuple[Array, Array], tangents: tuple[Array, Array]
-) -> tuple[Array, Array]:
-    """Use a comparison, which XLA fuses: the transpose of a gather is a scatter, slow on a CPU."""
-    (logits, labels), (along, _) = primals, tangents
+    XLA fuses a comparison; the derivative of a gather is a scatter, which is slow on a CPU.
+    """
     is_label = jax.nn.one_hot(labels, logits.shape[-1], dtype=bool)
-    return score_of(logits, labels), jnp.sum(jnp.where(is_label, along, 0), axis=-1)
+    return jnp.sum(jnp.where(is_label, logits, 0), axis=-1)
 
 
 def token_losses(
-    logits: Array,
-    labels: Array,
-    counts: Array,
-    loss: TokenLoss = cross_entropy,
+    logits: Array, labels: Array, counts: Array, loss: TokenLoss = cross_entropy
 ) -> TokenLosses:
-    """Sum loss and metrics over the tokens that count.
-
-    Args:
-        logits: `[..., V]`.
-        labels: `[...]` ids.
-        counts: `[...]` bool, False for padding.
-        loss: of each token.
+    """Sum loss and metrics over the tokens that count, which are not padding.
 
     Raises:
         UsageError: the loss is not one number for each token.
     """
     (logits,) = wide(logits)  # sums over a vocabulary need float32
-
+    losses = loss(logits, labels)
+    if jnp.shape(losses) != labels.shape:
+        name = getattr(getattr(loss, "func", loss), "__name__", "loss")
+        raise UsageError(
+            f"the loss {name!r} must return the loss of each token, of shape {labels.shape} as the "
+            f"labels, got shape {jnp.shape(losses)}"
+        )
     is_label = jax.nn.one_hot(labels, logits.shape[-1], dtype=bool)
     correct = score_of(logits, labels) > jnp.where(is_label, -jnp.inf, logits).max(axis=-1)
 
@@ -157,23 +139,11 @@ def token_losses(
         return jnp.sum(jnp.where(counts, values, 0))
 
     return TokenLosses(
-        loss=total(_each(loss, logits, labels)),
+        loss=total(losses),
         nll=total(cross_entropy(logits, labels)),
         correct=total(correct.astype(logits.dtype)),
         tokens=jnp.sum(counts, dtype=logits.dtype),
     )
-
-
-def _each(loss: TokenLoss, logits: Array, labels: Array) -> Array:
-    """Return the loss of each token, after a check of its shape."""
-    found = loss(logits, labels)
-    if jnp.shape(found) != labels.shape:
-        name = getattr(getattr(loss, "func", loss), "__name__", "loss")
-        raise UsageError(
-            f"the loss {name!r} must return the loss of each token, of shape {labels.shape} as the "
-            f"labels, got shape {jnp.shape(found)}"
-        )
-    return found
 
 
 def negative_sampling_losses(scores: Array, counts: Array) -> TokenLosses:
@@ -181,13 +151,8 @@ def negative_sampling_losses(scores: Array, counts: Array) -> TokenLosses:
 
     It is a logistic regression that separates a neighbour from words drawn at random.
 
-    Args:
-        scores: `[..., 1 + negatives]`, that of the neighbour first.
-        counts: `[...]` bool, False for padding.
-
-    Returns:
-        Sums over skip-grams, each of which counts as a token; it is correct if the neighbour scores
-        higher than every word drawn.
+    Each skip-gram counts as a token, which is correct if the neighbour scores highest. Scores are
+    `[..., 1 + negatives]`, that of the neighbour first.
     """
     (scores,) = wide(scores)
     neighbour, negatives = scores[..., 0], scores[..., 1:]
@@ -200,3 +165,95 @@ def negative_sampling_losses(scores: Array, counts: Array) -> TokenLosses:
         correct=jnp.sum(correct, dtype=scores.dtype),
         tokens=jnp.sum(counts, dtype=scores.dtype),
     )
+
+
+def tiled_token_losses(
+    logits: Callable[[Array], Array],
+    features: Array,
+    labels: Array,
+    counts: Array,
+    objective: Objective = token_losses,
+    *,
+    tile: int = TILE,
+) -> TokenLosses:
+    """Compute the objective of `logits(features)`, in tiles if there are many logits.
+
+    The derivative of a tile is computed in the same pass as its loss, so logits are computed once,
+    and never all are in memory. On a mesh each device computes tiles of its own tokens. Only `loss`
+    has a derivative, in reverse mode and of the first order: with respect to the features and to
+    the arrays that `logits` closes over.
+
+    Args:
+        logits: `[M, D] -> [M, V]`, each row independent of the others.
+        features: `[..., D]`; `[B, T, D]` if rows or positions are sharded.
+        labels: `[...]` ids.
+        counts: `[...]` bool, False for padding.
+        objective: sums the losses of the logits of a tile.
+        tile: most logits in memory of a device at once, but at least the V of one token.
+    """
+    most = max(1, tile // jax.eval_shape(logits, features).shape[-1])  # tokens of a tile
+    on_devices, number = map_tokens(features)
+    if number == labels.size:  # no shards to keep apart
+        features = features.reshape(-1, features.shape[-1])
+        labels, counts = labels.ravel(), counts.ravel()
+    if number <= most:
+        sums = objective(logits(features), labels, counts)
+    else:
+        size = -(-number // -(-number // most))  # tiles of equal size have little padding
+        example = jax.ShapeDtypeStruct((size, features.shape[-1]), features.dtype)
+        pure, head = jax.closure_convert(logits, example)
+        sums = _tiled(pure, objective, on_devices, size, head, features, labels, counts)
+    return jax.lax.stop_gradient(sums)._replace(loss=sums.loss)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2, 3))
+def _tiled(*arguments: Any) -> TokenLosses:  # noqa: ANN401 - those of `_forward`
+    return _forward(*arguments)[0]  # the compiler removes the gradients
+
+
+def _forward(
+    logits: Callable[..., Array],
+    objective: Objective,
+    on_devices: Callable[..., Any],
+    size: int,
+    head: list[Array],
+    features: Array,
+    labels: Array,
+    counts: Array,
+) -> tuple[TokenLosses, tuple[list[Array], Array]]:
+    """Return the sums, and the derivatives of the loss by the head and the features."""
+
+    def tile_loss(head: list[Array], *tile: Array) -> tuple[Array, TokenLosses]:
+        sums = objective(logits(tile[0], *head), *tile[1:])
+        return sums.loss, sums
+
+    def on_device(names: tuple[str, ...], head: list[Array], *arrays: Array) -> Any:  # noqa: ANN401
+        def add(total: Any, tile: tuple[Array, ...]) -> tuple[Any, Array]:  # noqa: ANN401
+            slopes, sums = jax.grad(tile_loss, (0, 1), has_aux=True)(head, *tile)
+            # Added up in float32 at least, whatever the dtype of the head.
+            return jax.tree.map(jnp.add, total, (sums, list(wide(*slopes[0])))), slopes[1]
+
+        local, axes = arrays[0].shape, arrays[1].ndim
+        tokens = [array.reshape(-1, *array.shape[axes:]) for array in arrays]
+        tiles = [padded_rows(array, size).reshape(-1, size, *array.shape[1:]) for array in tokens]
+        zeros = [jnp.zeros_like(array) for array in head]
+        start = TokenLosses(*wide(*[jnp.zeros((), arrays[0].dtype)] * 4)), list(wide(*zeros))
+        totals, d_features = jax.lax.scan(add, start, tuple(tiles))
+        d_features = d_features.reshape(-1, local[-1])[: len(tokens[0])].reshape(local)
+        return jax.lax.psum(totals, names), d_features
+
+    (sums, d_head), d_features = on_devices(on_device)(head, features, labels, counts)
+    d_head = [slope.astype(array.dtype) for slope, array in zip(d_head, head, strict=True)]
+    return sums, (d_head, d_features)
+
+
+def _backward(*arguments: Any) -> tuple[list[Array], Array, None, None]:  # noqa: ANN401
+    """Scale the derivatives by that of the loss."""
+    *_, derivatives, along = arguments
+    d_head, d_features = jax.tree.map(
+        lambda slope: along.loss.astype(slope.dtype) * slope, derivatives
+    )
+    return d_head, d_features, None, None
+
+
+_tiled.defvjp(_forward, _backward)

@@ -17,9 +17,6 @@ def schedule(config: TrainPart) -> optax.Schedule:
     al. 2017, equation 3); "constant" stays.
     An extended run continues with the schedule of its new length, so a rate that has fallen to 0
     rises again.
-
-    Args:
-        config: `schedule`, `learning_rate`, `warmup_steps` and `steps`.
     """
     peak, rise = config.learning_rate, config.warmup_steps
     fall = config.steps - rise
@@ -39,11 +36,7 @@ def optimizer(config: TrainPart, parameters: nnx.State) -> optax.GradientTransfo
     """Adam with decoupled weight decay (Loshchilov and Hutter 2019) on clipped gradients.
 
     Without weight decay it is Adam (Kingma and Ba 2015). Biases, norms and embeddings do not decay
-    unless `config.decay_all`; the vector of a class token does.
-
-    Args:
-        config: `config.train`.
-        parameters: of the model, or their shapes.
+    unless `config.decay_all`; the vector of a class token does. Parameters may be shapes.
     """
     return optax.chain(
         optax.clip_by_global_norm(config.clip_norm),
@@ -61,19 +54,14 @@ def optimizer(config: TrainPart, parameters: nnx.State) -> optax.GradientTransfo
 def decaying(parameters: nnx.State) -> nnx.State:
     """Return for each parameter whether it decays: False for biases, norms and tables of vectors.
 
-    Args:
-        parameters: with logical axis names as metadata "axes", which exclude that of stacked
-            layers.
+    The metadata "axes" names the axes of a parameter without that of stacked layers.
     """
 
     def decays(path: tuple[Any, ...], parameter: nnx.Variable) -> bool:
         axes = parameter.get_metadata().get("axes", (None,) * parameter.ndim)
         name = jax.tree_util.keystr(path[-1:], simple=True)
-        return (
-            name not in ("bias", "table")
-            and len(axes) > 1
-            and axes[0] not in ("vocab", "token_types")
-        )
+        kept = "bias", "table", "vocab", "token_types"
+        return len(axes) > 1 and name not in kept and axes[0] not in kept
 
     return jax.tree_util.tree_map_with_path(
         decays, parameters, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from experiments.config_files import REPOSITORY
-from experiments.environment import environment
+from experiments.devices import environment
 
 
 def origin() -> dict[str, str]:

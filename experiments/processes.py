@@ -4,11 +4,9 @@ import os
 import shutil
 import socket
 import sys
-import threading
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
@@ -29,8 +27,6 @@ START_SECONDS = 300  # in which all processes must have started
 HEARTBEAT_SECONDS = 10  # without a sign of life after which a process is lost
 # Variables of SLURM and Open MPI: the number of processes.
 NUM_TASKS_VARIABLES = "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE"
-# Variable of an indexed job of Kubernetes: the number of the process.
-JOB_INDEX_VARIABLE = "JOB_COMPLETION_INDEX"
 LOCAL = "localhost", "127.0.0.1", "[::1]"
 
 
@@ -39,7 +35,7 @@ def start_processes(
 ) -> None:
     """Connect this process with the others of its run; before jax uses a device.
 
-    Without arguments, jax finds the processes of SLURM, Open MPI or an indexed job of Kubernetes.
+    Without arguments, jax finds the processes of SLURM or Open MPI.
 
     Args:
         coordinator: HOST:PORT, where process 0 listens.
@@ -49,22 +45,20 @@ def start_processes(
     Raises:
         UsageError: the port is in use, or jax cannot find the processes of a launcher.
     """
-    if num_processes == 1 or (coordinator is None and not _is_launched()):
+    is_launched = any(int(os.environ.get(name, 1)) > 1 for name in NUM_TASKS_VARIABLES)
+    if num_processes == 1 or (coordinator is None and not is_launched):
         return
     if process_id == 0:
         _check_port(coordinator)
     # `Interruption` has the signals: this service would replace its handler of SIGTERM.
     jax.config.update("jax_enable_preemption_service", False)
-    late = threading.Timer(START_SECONDS, _end_late, [coordinator or "of the launcher"])
-    late.daemon = True
-    late.start()
     try:
         jax.distributed.initialize(
             coordinator,
             num_processes,
             process_id,
             cluster_detection_method="deactivate" if coordinator else None,
-            initialization_timeout=2 * START_SECONDS,  # after it, jax aborts the process
+            initialization_timeout=START_SECONDS,  # after it, jax aborts the process
             heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
         )
     except (ValueError, RuntimeError) as error:
@@ -73,8 +67,6 @@ def start_processes(
             f"jax does not find the other processes ({text}): give --coordinator, --num_processes "
             "and --process_id, or --num_processes=1 for this process alone"
         ) from error
-    finally:
-        late.cancel()
     if jax.process_index():
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - as long as the process runs
 
@@ -115,20 +107,13 @@ def gather_to_host(tree: Tree) -> Tree:
 
 
 def check_same(text: str, difference: str) -> None:
-    """Check that all processes have the same text.
+    """Raise a UsageError, "process N" and the difference, unless all processes have the same text.
 
-    Args:
-        text: of this process.
-        difference: of a process with another text, for the error.
-
-    Raises:
-        UsageError: in all processes.
+    It is raised in all processes.
     """
-    if jax.process_count() == 1:
-        return
-    found = multihost_utils.process_allgather(np.uint32(zlib.crc32(text.encode())))
-    if other := np.flatnonzero(found != found[0]).tolist():
-        raise UsageError(f"process {_listed(other)} {difference}")
+    if jax.process_count() > 1:
+        sums = multihost_utils.process_allgather(np.uint32(zlib.crc32(text.encode())))
+        _check_processes(sums == sums[0], difference)
 
 
 @contextmanager
@@ -137,10 +122,6 @@ def own_workdir(workdir: Workdir, config: object) -> Iterator[Workdir]:
 
     So one process writes the files of a run, and code that writes files, also that of plugins, is
     the same for any number of processes. All write the checkpoints, which are not copied.
-
-    Args:
-        workdir: of the run.
-        config: of the run.
 
     Raises:
         UsageError: a process has another config or another folder; or the error of the block,
@@ -159,19 +140,15 @@ def own_workdir(workdir: Workdir, config: object) -> Iterator[Workdir]:
         if jax.process_index():
             own = Workdir(Path(folder) / workdir.path.absolute().name)
             own.checkpoints = workdir.checkpoints
-            _copy_files(workdir.path, own.path)
+            for path in workdir.path.glob("*"):
+                own.path.mkdir(exist_ok=True)
+                if path.is_file() and not path.name.endswith(PART):
+                    shutil.copy2(path, own.path)
         multihost_utils.sync_global_devices("workdir")  # process 0 writes when all have copied
         try:
             yield own
         except UsageError as error:
             raise UsageError(str(error).replace(str(own.path), str(workdir.path))) from error
-
-
-def _is_launched() -> bool:
-    """Return whether a launcher has started several processes, or Kubernetes an indexed job."""
-    if any(int(os.environ.get(name, 1)) > 1 for name in NUM_TASKS_VARIABLES):
-        return True
-    return JOB_INDEX_VARIABLE in os.environ and find_spec("kubernetes") is not None
 
 
 def _check_port(coordinator: str) -> None:
@@ -186,47 +163,28 @@ def _check_port(coordinator: str) -> None:
             ) from error
 
 
-def _end_late(coordinator: str) -> None:
-    """End the process with a sentence, where jax would abort it with a stack trace."""
-    print(
-        f"{os.path.basename(sys.argv[0])}: not all processes reached the coordinator {coordinator} "
-        f"in {START_SECONDS} s: start all, process 0 on that host, or one with --num_processes=1",
-        file=sys.stderr,
-        flush=True,
-    )
-    os._exit(2)
-
-
 def _check_shared(folder: Path) -> None:
     """Check that a file in this folder, or in a parent if it is missing, exists for all."""
     token = np.frombuffer(uuid4().bytes, np.uint8)
     name = f"{bytes(multihost_utils.broadcast_one_to_all(token)).hex()}{PART}"
     folders = [folder, *folder.absolute().parents]
-    marker = next(each for each in folders if each.is_dir()) / name
+    marker = next(path for path in folders if path.is_dir()) / name
     if jax.process_index() == 0:
         marker.touch()
     multihost_utils.sync_global_devices("marker")
     try:
-        is_visible = any((each / name).exists() for each in folders)
-        found = multihost_utils.process_allgather(np.array(is_visible))
-        missing_on = np.flatnonzero(~found).tolist()
+        is_visible = any((path / name).exists() for path in folders)
+        visible = multihost_utils.process_allgather(np.array(is_visible))
     finally:
         if jax.process_index() == 0:
             marker.unlink()
-    if missing_on:
-        raise UsageError(
-            f"{folder} is not the same folder in process {_listed(missing_on)} as in process 0: "
-            "put --workdir on a file system that all processes share"
-        )
+    _check_processes(
+        visible,
+        f"has another folder {folder} than process 0: put --workdir on a file system that all "
+        "processes share",
+    )
 
 
-def _copy_files(source: Path, target: Path) -> None:
-    if source.is_dir():
-        target.mkdir()
-        for path in source.iterdir():
-            if path.is_file() and not path.name.endswith(PART):
-                shutil.copy2(path, target)
-
-
-def _listed(numbers: Sequence[int]) -> str:
-    return ", ".join(map(str, numbers))
+def _check_processes(agrees: np.ndarray, difference: str) -> None:
+    if others := ", ".join(map(str, np.flatnonzero(~agrees))):
+        raise UsageError(f"process {others} {difference}")

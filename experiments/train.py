@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import jax
+
 from experiments.analysis.curves import draw_learning_curve
 from experiments.config import Config
 from experiments.evaluate import measure
@@ -9,6 +11,7 @@ from experiments.metrics import import_wandb
 from experiments.processes import check_same
 from experiments.registry import TASKS
 from experiments.results import results_so_far
+from experiments.sharding import row_report
 from experiments.training.session import fit_in
 from experiments.warm_start import parameters_to_start_from
 from experiments.workdir import Workdir
@@ -41,7 +44,8 @@ def train(
     for split in task.known_splits:
         task.ids(split)  # raises for an example that does not fit
     batches = task.training_batches()
-    task.learner.trace(task.learner.batch_reader(batches)(0)[0])
+    batch, rows = task.learner.batch_reader(batches)(0)
+    task.learner.trace(batch)
     texts = {name: task.splits[name].fingerprint for name in task.known_splits}
     check_same(
         f"{texts} {task.config.train.steps}",
@@ -58,6 +62,8 @@ def train(
         f"{task.learner.num_parameters:,} parameters\n"
         f"{batches.padding:.1%} of the positions in training batches are padding"
     )
+    if report := row_report(task.learner.mesh, config, rows, len(jax.tree.leaves(batch)[0])):
+        print(report)
     trained = fit_in(workdir, task, batches, parameters, profile=profile, wandb=wandb)
     draw_learning_curve(workdir.path, workdir.learning_curve)
     measure(task, workdir, trained, {name: name for name in task.test_splits}, before)

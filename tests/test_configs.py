@@ -192,7 +192,7 @@ def test_step_of_the_tiny_form_is_traced_and_reads_every_field(name, cache):
     task = TASKS[config.task].prepare(watched(Config.read(config.to_dict()), seen), cache)
     for split in task.known_splits:
         task.ids(split)
-    learner, state = task.learner, task.learner.padded_state
+    learner, state = task.learner, task.learner.abstract_state
     after, metrics = jax.eval_shape(learner.train_step, state, task.training_batches()[0])
     assert jax.tree.map(np.shape, after) == jax.tree.map(np.shape, state)
     assert metrics["loss"].shape == ()

@@ -15,7 +15,7 @@ from experiments.benchmarks.cases import CASES, Case, Inputs, exact, inputs, rel
 from experiments.benchmarks.contender import LIBRARY, Contender, Program, RefusalError, first_line
 from experiments.benchmarks.peers import flax_nnx, jax_nn, tokamax_api, torch_sdpa
 from experiments.benchmarks.report import Deviation, Measurement, attention_page, save
-from experiments.environment import free_memory
+from experiments.devices import free_memory
 from experiments.errors import as_usage_errors, check_at_least, check_positive
 from experiments.workdir import Workdir
 

@@ -10,7 +10,7 @@ from jax import Array
 from jax.experimental.multihost_utils import process_allgather
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from experiments.compilation import compiled
+from experiments.devices import compiled
 from experiments.processes import gather_to_host
 from experiments.sharding import is_replicated, one_copy, padded_rows
 from experiments.training.interruption import stop_point

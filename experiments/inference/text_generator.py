@@ -11,10 +11,10 @@ from flax import nnx
 
 from attention.decoding import GenerationOutput, Greedy, Sample, generate, stream
 from attention.modules import POSITIONS
-from experiments.compilation import compiled
 from experiments.config import Config
 from experiments.config.decoding import SamplingPart
 from experiments.data.tokenizers import EOS, Tokenizer
+from experiments.devices import compiled
 from experiments.inference.prediction import Prediction
 from experiments.inference.sentence import Sentence, read_sentence
 from experiments.processes import gather_to_host

@@ -9,20 +9,19 @@ from flax import nnx
 from jax import Array
 from jax.sharding import Mesh
 
-from experiments.compilation import compiled
 from experiments.config import Config
 from experiments.data.pipeline import TrainingBatches
+from experiments.devices import compiled
 from experiments.errors import as_usage_errors
 from experiments.losses import per_token
 from experiments.optimizer import optimizer, schedule
 from experiments.processes import gather_to_host
 from experiments.sharding import (
     batch_reader,
+    fewest_rows,
     make_mesh,
     one_copy,
-    padded_tables,
     place_rows,
-    resized,
     rows_of_each,
     shardings,
 )
@@ -39,10 +38,8 @@ class Learner:
         abstract_model: the model with shapes for parameters.
         definition: the model without its parameters.
         initial_state: `(parameters={}) -> TrainState`, before the first step, with these parameters
-            by path in place of initial ones. Each device computes its shards alone. As all states
-            of a training it has `padded_tables`; `to_use` and `to_save` return others.
-        padded_state: its shapes and shardings.
-        abstract_state: the same without padding, as in a checkpoint.
+            by path in place of initial ones. Each device computes its shards alone.
+        abstract_state: its shapes and shardings.
         num_parameters: of the model.
         train_step: of `make_steps`.
         evaluate_step: of `make_steps`.
@@ -65,14 +62,14 @@ class Learner:
             UsageError: a model that cannot be made with these sizes, or a mesh that does not fit
                 the model or the devices.
         """
-        train, self.mesh = config.train, make_mesh(config.mesh)
+        train, self.mesh = config.train, make_mesh(config.mesh, fewest_rows(config))
         self._microbatches = config.batch.microbatches
         self._implementation = getattr(config.model, "implementation", None)
         with as_usage_errors("model: "):
             self.abstract_model = jax.eval_shape(lambda: make_model(nnx.Rngs(0)))
         optimizing = optimizer(train, nnx.state(self.abstract_model))
 
-        def make_unpadded() -> TrainState:
+        def make_state() -> TrainState:
             model_rng, step_rng = jax.random.split(jax.random.key(config.seed))
             parameters = nnx.state(make_model(nnx.Rngs(model_rng)))
             return TrainState(
@@ -84,13 +81,9 @@ class Learner:
             )
 
         self.definition = nnx.graphdef(self.abstract_model)
-        shapes = jax.eval_shape(make_unpadded)
+        shapes = jax.eval_shape(make_state)
         self.abstract_state = _with_shardings(shapes, self.mesh)
-        self.padded_state = _with_shardings(padded_tables(shapes, self.mesh), self.mesh)
-        of_state = jax.tree.map(lambda leaf: leaf.sharding, self.padded_state)
-
-        def make_state() -> TrainState:
-            return resized(make_unpadded(), self.padded_state)
+        of_state = jax.tree.map(lambda leaf: leaf.sharding, self.abstract_state)
 
         initial_state = compiled(make_state, out_shardings=of_state)
 
@@ -106,27 +99,12 @@ class Learner:
             optimizing,
             schedule(train),
             mesh=self.mesh,
-            parameter_shapes=shapes.parameters,
             state_shardings=of_state,
             dtype=jax.numpy.dtype(train.dtype),
             microbatches=self._microbatches,
             decay=train.ema,
             skips_nonfinite=train.skip_nonfinite > 0,
         )
-
-    def to_use(self, state: TrainState) -> TrainState:
-        """Return a state of the training for a model: `TrainState.to_use` without padding."""
-        state = state.to_use()
-        parameters = resized(state.parameters, self.abstract_state.parameters)
-        return state._replace(parameters=parameters)
-
-    def to_save(self, state: TrainState) -> TrainState:
-        """Return a state of the training without padding, which fits every mesh."""
-        return resized(state, self.abstract_state)
-
-    def continued(self, saved: TrainState) -> TrainState:
-        """Return a saved state as the training step takes it."""
-        return resized(saved, self.padded_state)
 
     def batch_reader(self, batches: TrainingBatches) -> Callable[[int], tuple[Batch, int]]:
         """Return a function that reads the batch of a training step, as in `sharding`."""
@@ -144,7 +122,7 @@ class Learner:
             self._padded_flops(batch)  # traces the loss, and the loop needs the number
             return
         with as_usage_errors("model: "):
-            jax.eval_shape(self.train_step, self.padded_state, batch)
+            jax.eval_shape(self.train_step, self.abstract_state, batch)
 
     def flops(self, batch: Batch, num_rows: int) -> float:
         """Return the FLOPs of a training step: three times those of a forward pass.
@@ -213,7 +191,6 @@ def _with_parameters(state: TrainState, parameters: Mapping[Any, Any]) -> TrainS
         for path, array in parameters.items():
             old = flat[path][...]
             # A copy, since the training step reuses the memory of its state.
-            array = resized(array, jax.ShapeDtypeStruct(old.shape, old.dtype))
             array = jax.device_put(array, old.sharding, may_alias=False)
             flat[path] = flat[path].replace(array.astype(old.dtype))
         return nnx.from_flat_state(flat)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from experiments.environment import peak_memory
+from experiments.devices import peak_memory
 from experiments.training.flops import peak_flops
 
 CHECKED = "loss", "gradient_norm"

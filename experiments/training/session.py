@@ -14,7 +14,7 @@ from experiments.checkpoint import Checkpoints
 from experiments.config import Config
 from experiments.config.train import TrainPart
 from experiments.data.pipeline import TrainingBatches
-from experiments.environment import bits_depend_on
+from experiments.devices import bits_depend_on
 from experiments.errors import Stopped, UsageError
 from experiments.files import remove_abandoned, write_whole
 from experiments.metrics import Metrics, read_metrics, start_wandb
@@ -118,7 +118,7 @@ def fit_in(
             state = learner.initial_state(parameters)
         else:
             state, progress = checkpoints.restore(learner.abstract_state)
-            state, lengths = learner.continued(state), progress["lengths"]
+            lengths = progress["lengths"]
             warn_of_other_bits(workdir, progress["bits_depend_on"], bits_depend_on(learner.mesh))
         first, train_step = int(state.step), _with_flags(learner)
         if not _has_ended(state, progress, config):
@@ -131,7 +131,7 @@ def fit_in(
 
         def save(state: TrainState, progress: dict[str, Any]) -> None:
             found = {"lengths": workdir.lengths(), "bits_depend_on": bits_depend_on(learner.mesh)}
-            checkpoints.save(learner.to_save(state), progress | found)
+            checkpoints.save(state, progress | found)
 
         with Metrics(workdir.path, step=first) as metrics:
             try:
@@ -142,8 +142,8 @@ def fit_in(
                     config=config.train,
                     metrics=metrics,
                     save=save,
-                    evaluate=lambda state: task.validate(learner.to_use(state)),
-                    sample=lambda state: _sample(workdir, task, learner.to_use(state)),
+                    evaluate=lambda state: task.validate(state.to_use()),
+                    sample=lambda state: _sample(workdir, task, state.to_use()),
                     flops=learner.flops,
                     progress=progress,
                     stop=stop,
@@ -153,7 +153,7 @@ def fit_in(
                 raise FloatingPointError(why) from error
             finally:
                 checkpoints.wait()
-        trained = Trained.of(checkpoints, learner.to_save(state), progress, config)
+        trained = Trained.of(checkpoints, state, progress, config)
     if any_process(stop.requested):  # during the last save, or while a mean was read
         raise Stopped.at(int(state.step), config.train.steps)
     return trained

@@ -11,9 +11,9 @@ from flax import nnx
 from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from experiments.compilation import compiled
+from experiments.devices import compiled
 from experiments.losses import TokenLosses, add_auxiliary, per_token
-from experiments.sharding import accumulated, gather_tables, resized, shard_rows
+from experiments.sharding import accumulated, gather_tables, shard_rows
 
 Batch = TypeVar("Batch")
 # (model, batch, random key of dropout or None) -> sums of losses, `Output.losses` of the model
@@ -49,7 +49,6 @@ def make_steps(
     schedule: optax.Schedule,
     *,
     mesh: Mesh,
-    parameter_shapes: nnx.State,
     state_shardings: TrainState,
     dtype: jnp.dtype = jnp.float32,
     microbatches: int = 1,
@@ -68,7 +67,6 @@ def make_steps(
         optimizer: turns gradients into updates.
         schedule: learning rate of each step, which the metrics contain.
         mesh: of the devices.
-        parameter_shapes: of the model; tables of a state may be padded.
         state_shardings: of the state after a step.
         dtype: of the computation in training; parameters, gradients and optimizer keep theirs.
         microbatches: parts of a batch whose gradients are added up, so that a device holds the
@@ -86,7 +84,7 @@ def make_steps(
     """
 
     def model_of(stored: nnx.State) -> Any:  # noqa: ANN401 - the class is in the definition
-        return nnx.merge(definition, resized(gather_tables(stored, mesh), parameter_shapes))
+        return nnx.merge(definition, gather_tables(stored, mesh))
 
     def summed(stored: nnx.State, batch: Batch, rng: Array) -> tuple[Array, TokenLosses]:
         model = model_of(cast(stored, dtype))

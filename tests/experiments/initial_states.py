@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.compilation import compiled
+from experiments.devices import compiled
 from experiments.training import learner
 from experiments.training.step import TrainState
 

@@ -10,10 +10,11 @@ from flax import nnx
 
 from attention.modules import ACTIVATIONS, Context, LanguageModel, TransformerConfig
 from configs import char_lm_moe
-from experiments.analysis.description import Description
 from experiments.config import Config
+from experiments.config.model import ExpertsPart
 from experiments.data.text_windows import TextBatch
 from experiments.data.tokenizers import CharacterTokenizer, Tokenizers
+from experiments.describe import token_costs
 from experiments.experts import Experts, make_layer
 from experiments.tasks.language_model import LanguageModeling
 from tests.attention.modules.inputs import filled
@@ -22,8 +23,11 @@ LETTERS = Tokenizers(CharacterTokenizer.of(["abcdefg"]), None)
 INPUTS = jnp.asarray(np.random.default_rng(0).normal(size=(2, 7, 6)), jnp.float32)
 
 
-def experts(number=3, **options):
-    return filled(lambda: Experts(6, 5, number, **options, rngs=nnx.Rngs(0)))
+def experts(number=3, dtype=None, **options):
+    config = TransformerConfig(
+        width=6, num_heads=2, hidden=5, decoder_layers=1, activation="gelu", dtype=dtype
+    )
+    return filled(lambda: Experts(ExpertsPart(number=number, **options), config, nnx.Rngs(0)))
 
 
 @jax.jit
@@ -42,11 +46,11 @@ def test_output_is_the_weighted_mean_of_the_two_likeliest_experts():
     layer = experts()
     found = run(layer, INPUTS, Context()).features
     gates, outputs = np.array(jax.nn.softmax(layer.router(INPUTS))), apart(layer, INPUTS)
-    for place in np.ndindex(2, 7):
-        best = np.argsort(-gates[place])[:2]
-        expected = sum(gates[place][e] * outputs[(e, *place)] for e in best)
-        expected /= gates[place][best].sum()
-        np.testing.assert_allclose(found[place], expected, rtol=1e-5, atol=1e-6)
+    for token in np.ndindex(2, 7):
+        best = np.argsort(-gates[token])[:2]
+        expected = sum(gates[token][e] * outputs[(e, *token)] for e in best)
+        expected /= gates[token][best].sum()
+        np.testing.assert_allclose(found[token], expected, rtol=1e-5, atol=1e-6)
 
 
 def test_in_training_each_expert_takes_the_first_tokens():
@@ -65,18 +69,12 @@ def test_balance_loss_is_smallest_for_equal_gates():
 
 def test_padding_takes_no_capacity_and_has_no_balance_loss():
     layer = experts(4, capacity_factor=0.5)
-    training = Context(rng=jax.random.key(0), lengths=jnp.array([8, 3]))
     padded = INPUTS.repeat(2, axis=1)[:, :8].at[1, 3:].set(jnp.nan)
-    found = run(layer, padded, training)
-    assert not found.features[1, 3:].any()
-    alone = [
-        run(layer, padded[row : row + 1, :length], Context()).losses["balance"]
-        for row, length in enumerate((8, 3))
-    ]
-    for row, length in enumerate((8, 3)):
-        context = Context(lengths=jnp.array([length]))
-        loss = run(layer, padded[row : row + 1], context).losses["balance"]
-        np.testing.assert_allclose(loss, alone[row], rtol=1e-6)
+    training = Context(rng=jax.random.key(0), lengths=jnp.array([8, 3]))
+    assert not run(layer, padded, training).features[1, 3:].any()
+    alone = run(layer, padded[1:, :3], Context()).losses["balance"]
+    loss = run(layer, padded[1:], Context(lengths=jnp.array([3]))).losses["balance"]
+    np.testing.assert_allclose(loss, alone, rtol=1e-6)
     nothing = run(layer, padded, Context(lengths=jnp.array([0, 0])))
     assert not nothing.features.any() and nothing.losses["balance"] == 0
 
@@ -91,31 +89,21 @@ def test_second_choices_are_served_in_spite_of_padding():
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "dtype, param_dtype", [("bfloat16", "float32"), ("bfloat16", "bfloat16"), (None, "float32")]
-)
-def test_dtypes_of_the_config(dtype, param_dtype):
+def test_dtypes_of_the_config():
     settings = TransformerConfig(
-        width=8, num_heads=2, hidden=6, decoder_layers=2, dtype=dtype, param_dtype=param_dtype
+        width=8, num_heads=2, hidden=6, decoder_layers=2, dtype="bfloat16", param_dtype="float32"
     )
+    make = functools.partial(make_layer, settings, config().model.experts)
 
-    def build():
-        return LanguageModel.from_config(
-            settings,
-            vocab_size=9,
-            rngs=nnx.Rngs(0),
-            make_layer=lambda index, rngs: make_layer(
-                settings, config().model.experts, index, rngs
-            ),
-        )
+    def output():
+        options = {"rngs": nnx.Rngs(0), "make_layer": make}
+        model = LanguageModel.from_config(settings, vocab_size=9, **options)
+        return nnx.state(model, nnx.Param), model(jnp.zeros((2, 6), jnp.int32))
 
-    model = jax.eval_shape(build)
-    assert {leaf.dtype for leaf in jax.tree.leaves(nnx.state(model, nnx.Param))} == {
-        jnp.dtype(param_dtype)
-    }
-    output = jax.eval_shape(lambda: build()(jnp.zeros((2, 6), jnp.int32)))
-    assert output.features.dtype == jnp.dtype(dtype or param_dtype)
-    assert output.losses["balance"].dtype == jnp.float32
+    parameters, found = jax.eval_shape(output)
+    assert {leaf.dtype for leaf in jax.tree.leaves(parameters)} == {jnp.dtype("float32")}
+    assert found.features.dtype == jnp.bfloat16
+    assert found.losses["balance"].dtype == jnp.float32
 
 
 def test_router_computes_in_float32():
@@ -182,7 +170,7 @@ def test_balance_loss_is_in_the_objective_and_in_the_metrics(task):
 def test_a_token_uses_the_parameters_of_two_experts():
     def flops(number):
         model = LanguageModeling(config(number=number), LETTERS).learner.abstract_model
-        return Description.of(model, context=24).costs[0].matrix_flops
+        return token_costs(model, 24)["token"]["matrices"]
 
     router = 2 * 32 * 2  # FLOPs of two more columns of the router, in one layer
     assert flops(4) - flops(2) == router

@@ -3,15 +3,12 @@
 import socket
 
 import jax
-import numpy as np
 import pytest
 
 from experiments.errors import UsageError
 from experiments.processes import (
-    JOB_INDEX_VARIABLE,
     NUM_TASKS_VARIABLES,
     cores_per_process,
-    gather_to_host,
     start_processes,
 )
 
@@ -20,7 +17,7 @@ from experiments.processes import (
 def connected(monkeypatch):
     """What `jax.distributed.initialize` was called with, outside of any launcher."""
     calls = []
-    for name in (*NUM_TASKS_VARIABLES, JOB_INDEX_VARIABLE):
+    for name in NUM_TASKS_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(jax.distributed, "initialize", lambda *given, **_: calls.append(given))
     monkeypatch.setattr(jax.config, "update", lambda *_: None)
@@ -75,9 +72,3 @@ def test_processes_of_one_machine_divide_its_cores():
     assert cores_per_process(8, None, None) == cores_per_process(8, "node1:1", 4) == 8
     assert cores_per_process(8, "localhost:1", 4) == 2
     assert cores_per_process(2, "127.0.0.1:1", 4) == 1
-
-
-def test_arrays_of_this_process_are_not_gathered():
-    tree = {"device": jax.numpy.ones(3), "host": np.ones(3), "none": None}
-    found = gather_to_host(tree)
-    assert all(found[name] is each for name, each in tree.items())

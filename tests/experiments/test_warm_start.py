@@ -10,10 +10,10 @@ from flax import nnx
 
 from configs import char_lm
 from experiments import warm_start
-from experiments.compilation import compiled
 from experiments.config import Config
 from experiments.config.mesh import MeshPart
 from experiments.config_files import load_config
+from experiments.devices import compiled
 from experiments.errors import UsageError
 from experiments.registry import TASKS
 from experiments.training import learner

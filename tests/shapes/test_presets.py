@@ -4,7 +4,6 @@ No parameter is allocated. The first axis of a parameter of the layers is the nu
 """
 
 import time
-from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -101,7 +100,7 @@ def test_shapes(name):
     from experiments.describe import abstract_model
 
     line, start = MODELS[name], time.process_time()
-    model = abstract_model(PRESETS[name](), Path())
+    model = abstract_model(PRESETS[name]())
     assert time.process_time() - start < 4  # at most 1 on one core: layers are not made one by one
     number = count(model)  # by name, so that a failure does not print the model
     assert number == line.num_parameters

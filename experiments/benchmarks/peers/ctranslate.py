@@ -12,7 +12,7 @@ from flax import nnx
 from attention.primitives.positions import sinusoidal
 from experiments.config import Config
 from experiments.data.tokenizers import BOS, EOS
-from experiments.environment import num_cores
+from experiments.devices import num_cores
 from experiments.errors import UsageError
 
 if TYPE_CHECKING:  # optional package

@@ -11,7 +11,7 @@ from jax.sharding import AbstractMesh
 
 from experiments.config import Config
 from experiments.config.train import TrainPart
-from experiments.environment import bits_depend_on
+from experiments.devices import bits_depend_on
 from experiments.errors import UsageError
 from experiments.sharding import MESH_AXES
 from experiments.training import session

@@ -1,6 +1,6 @@
 """One step of training: pure, deterministic, blind to padding, and the same program everywhere."""
 
-from types import MappingProxyType, SimpleNamespace
+from types import MappingProxyType
 
 import jax
 import jax.numpy as jnp
@@ -10,9 +10,6 @@ import pytest
 from flax import nnx
 
 from configs import char_lm, digits, toy_translation
-from experiments.analysis.description import Description
-from experiments.checkpoint import Checkpoints
-from experiments.compilation import compiled
 from experiments.config import Config
 from experiments.config.mesh import MeshPart
 from experiments.data.examples import EncodedPair
@@ -26,6 +23,8 @@ from experiments.data.tokenizers import (
     Vocabulary,
     WordTokenizer,
 )
+from experiments.describe import token_costs
+from experiments.devices import compiled
 from experiments.losses import TokenLosses
 from experiments.sharding import make_mesh, shardings
 from experiments.tasks.classification import Classification
@@ -33,9 +32,7 @@ from experiments.tasks.language_model import LanguageModeling
 from experiments.tasks.translation import Translation
 from experiments.training import learner
 from experiments.training.digest import digests
-from experiments.training.session import fit_in
 from experiments.training.step import TrainState, make_steps
-from experiments.workdir import Workdir
 
 LETTERS = WordTokenizer(Vocabulary((*SPECIALS, *"abcdefgh")), SPACED)
 PAIRS = [EncodedPair([3, 4, 5], [6, 7]), EncodedPair([5, 3], [4, 8, 9, 10])]
@@ -163,7 +160,7 @@ def test_two_devices_drop_the_same_and_share_the_state(shared):
         theirs, expected = shared.train_step(theirs, BATCH)
         close(found, expected)
     held = [leaf.addressable_shards[0].data.nbytes for leaf in jax.tree.leaves(ours.optimizer)]
-    assert sum(held) < 0.51 * sum(leaf.nbytes for leaf in jax.tree.leaves(theirs.optimizer))
+    assert sum(held) < 0.55 * sum(leaf.nbytes for leaf in jax.tree.leaves(theirs.optimizer))
     evaluated = [
         each.losses(state.to_use().parameters, [BATCH])
         for each, state in ((sharded, ours), (shared, theirs))
@@ -171,48 +168,10 @@ def test_two_devices_drop_the_same_and_share_the_state(shared):
     close(*evaluated)
 
 
-def test_two_devices_share_a_vocabulary_of_odd_size(at_once, tmp_path, monkeypatch):
-    """Its table and the moments have a row of zeros more, which no checkpoint and no model has.
-
-    The program of the initial state, which other tests do not compile, is the same on both meshes.
-    """
-    monkeypatch.setattr(learner, "compiled", compiled)
-    task = language_task(mesh={"tensor": 2}, implementation="reference")
-    divided, words = task.learner, at_once.abstract_model.embedding.vocab_size
-    divided.trace(WINDOWS)
-    tables = [each for each in jax.tree.leaves(divided.padded_state) if words + 1 in each.shape]
-    assert words % 2 and len(tables) == 3
-    for table in tables:
-        assert table.sharding.shard_shape(table.shape)[0] == (words + 1) / 2
-
-    used = []
-    run = SimpleNamespace(
-        config=task.config,
-        learner=divided,
-        validate=lambda state: divided.losses(state.parameters, [WINDOWS]),
-        sample=lambda state: used.append(state.parameters) or "text",
-    )
-    batches = [WINDOWS] * task.config.train.steps
-    found = fit_in(Workdir(tmp_path), run, batches, {}).state
-    again = fit_in(Workdir(tmp_path), run, batches, {}).state  # from its last checkpoint
-    jax.tree.map(np.testing.assert_array_equal, again.parameters, found.parameters)
-    expected = language_model().initial_state()
-    close(divided.to_save(divided.initial_state()).parameters, expected.parameters)
-    for _ in range(task.config.train.steps):
-        expected, _ = at_once.train_step(expected, WINDOWS)
-    for parameters in (found.parameters, used[-1]):
-        close(parameters, expected.parameters)
-    with Checkpoints(tmp_path / "checkpoints", read_only=True) as checkpoints:
-        saved, _ = checkpoints.restore(at_once.abstract_state)  # on another mesh
-    close(saved.optimizer, expected.optimizer)
-    for table in jax.tree.leaves(divided.continued(found)):
-        assert words + 1 not in table.shape or np.all(np.asarray(table)[words] == 0)
-
-
 def test_flops_are_three_times_those_of_the_forward_pass(shared):
-    source, target = Description.of(shared.abstract_model, context=7).costs
+    source, target = token_costs(shared.abstract_model, 7).values()
     tokens = 3 * 7  # padding included
-    assert shared.flops(BATCH, 3) == tokens * (source.training_flops + target.training_flops)
+    assert shared.flops(BATCH, 3) == tokens * (source["training"] + target["training"])
 
 
 def test_flops_count_no_rows_that_are_added_for_microbatches(at_once):

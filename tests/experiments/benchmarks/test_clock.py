@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments import clock
+from experiments.benchmarks import clock
 
 
 @pytest.fixture
