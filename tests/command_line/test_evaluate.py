@@ -11,7 +11,7 @@ import run
 from experiments.cli import Command
 from experiments.data import sources
 from experiments.errors import UsageError
-from experiments.evaluation.scores import paired_bootstrap
+from experiments.scores import paired_bootstrap
 from experiments.workdir import Workdir
 from tests.command_line.command import command, config_of, in_repository, make_untrained
 from tests.experiments.data.corpora import load_split

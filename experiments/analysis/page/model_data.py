@@ -22,8 +22,8 @@ from experiments.data.subwords import SubwordTokenizer
 from experiments.data.tokenizers import CharacterTokenizer, Tokenizer, WordTokenizer
 from experiments.data.vocabulary import BOS, EOS, SPECIALS
 from experiments.data.words import SPACED, WORDS
-from experiments.inference.sentence import placeholder
 from experiments.tasks.language_model import LanguageModeling
+from experiments.tasks.prediction import placeholder
 from experiments.tasks.task import Task
 from experiments.tasks.translation import Translation
 from experiments.training.step import TrainState

@@ -13,9 +13,9 @@ from experiments.data.tokenizers import Tokenizers, WordTokenizer
 from experiments.data.vocabulary import BOS, SPECIALS, Vocabulary
 from experiments.data.words import WORDS
 from experiments.errors import UsageError
-from experiments.inference.text_generator import TextGenerator
 from experiments.tasks.classification import Classification
 from experiments.tasks.language_model import CONTINUED, LanguageModeling
+from experiments.tasks.text_generator import TextGenerator
 from experiments.tasks.translation import Translation, pair_features
 
 

@@ -16,8 +16,8 @@ from experiments.data.source import Source
 from experiments.data.sources import Splits
 from experiments.data.store import store_text
 from experiments.errors import UsageError
-from experiments.inference.prediction import Prediction
-from experiments.registry import DATASETS, TASKS
+from experiments.registry import TASKS
+from experiments.tasks.prediction import Prediction
 
 SMALL = {"width": 16, "num_heads": 2, "hidden": 8, "max_length": 96}
 

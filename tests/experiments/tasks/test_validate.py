@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from experiments.errors import UsageError
-from experiments.evaluation.scores import answer_scores
 from experiments.registry import EVALUATORS, METRICS
+from experiments.scores import answer_scores
 from experiments.tasks import task as tasks
 from experiments.tasks.task import Task
 

@@ -29,9 +29,9 @@ from experiments.data.subwords import Subwords
 from experiments.data.tokenizers import CharacterTokenizer, Tokenizers, WordTokenizer
 from experiments.data.vocabulary import EOS, SPECIALS, Vocabulary
 from experiments.data.words import WHOLE, WORDS
-from experiments.inference.sentence import read_sentence
 from experiments.tasks.language_model import LanguageModeling
 from experiments.tasks.masked_language_model import MaskedLanguageModeling
+from experiments.tasks.prediction import read_sentence
 from experiments.tasks.translation import Translation
 from experiments.training.session import restore
 from experiments.workdir import Workdir

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from experiments.inference.images import read_image
+from experiments.tasks.prediction import read_image
 
 
 @pytest.mark.parametrize("channels", [1, 3])

@@ -23,9 +23,9 @@ from experiments.config.flags import as_config_dict
 from experiments.data.tokenizers import Tokenizers, WordTokenizer
 from experiments.data.vocabulary import BOS, EOS, PAD, SPECIALS, Vocabulary
 from experiments.data.words import WORDS, Tokens
-from experiments.inference import translator as translating
-from experiments.inference.translator import Translator, copy_words, lengths_for
+from experiments.tasks import translator as translating
 from experiments.tasks.translation import Translation
+from experiments.tasks.translator import Translator, copy_words, lengths_for
 
 SOURCE, TARGET = (Vocabulary((*SPECIALS, *letters)) for letters in ("abcdefgh", "vwxyz"))
 SENTENCES = ["a b c", "h", "c c c c d", "b a"]

@@ -7,8 +7,8 @@ import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
 from experiments.config.mesh import MeshPart
-from experiments.inference.by_rows import FEWEST_ROWS, by_rows, replicas
 from experiments.sharding import make_mesh, one_copy
+from experiments.tasks.by_rows import FEWEST_ROWS, by_rows, replicas
 
 SPEC = PartitionSpec()
 

@@ -5,7 +5,7 @@ import pytest
 from experiments.data.tokenizers import CharacterTokenizer, WordTokenizer
 from experiments.data.vocabulary import SPECIALS, Vocabulary
 from experiments.data.words import SPACED, WORDS
-from experiments.inference.sentence import placeholder, read_sentence, word_numbers
+from experiments.tasks.prediction import placeholder, read_sentence, word_numbers
 
 WORD_LIST = ("the", "girl", "sees", "Jane", "I", "!", "well-known")
 TOKENIZER = WordTokenizer(Vocabulary((*SPECIALS, *WORD_LIST)), WORDS)

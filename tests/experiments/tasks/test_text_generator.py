@@ -8,7 +8,7 @@ from experiments.data.subwords import Subwords
 from experiments.data.tokenizers import Characters, Words
 from experiments.data.vocabulary import BOS, EOS
 from experiments.data.words import WORDS
-from experiments.inference.text_generator import Continuation
+from experiments.tasks.text_generator import Continuation
 from tests.experiments.data.corpora import learn
 
 TEXT = "the cat sees l'Afrique and the queens"
