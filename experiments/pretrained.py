@@ -130,8 +130,8 @@ def _options(
     for name, most in (("num_beams", size), ("max_tokens", longest)):
         if most is not None and getattr(decoding, name) > most:
             raise UsageError(
-                f"--config.decoding.{name}={getattr(decoding, name)} is more than the {most} tokens "
-                "that the model can write"
+                f"--config.decoding.{name}={getattr(decoding, name)} is more than the {most} "
+                "tokens that the model can write"
             )
 
     def ids(name: str) -> list[Any]:
@@ -156,9 +156,7 @@ def _options(
         options["strategy"] = Beam(decoding.num_beams, length_penalty=GNMT(decoding.length_penalty))
     words = [word if isinstance(word, list) else [word] for word in ids("bad_words_ids")]
     if several := next((word for word in words if len(word) > 1), None):
-        raise UsageError(
-            f"bad_words_ids of the checkpoint has {several}: only single tokens can be"
-        )
+        raise UsageError(f"bad_words_ids of the checkpoint has {several}, not single tokens alone")
     excluded = {word[0] for word in words} - {*stop} | {*ids("suppress_tokens")}
     if excluded:
         allowed = np.ones((1, size), bool)

@@ -57,8 +57,8 @@ def report(
         if other := scores.get("against"):
             otherwise, score = differing(other["decoding"], {}), " ".join(_shown(other)[0].split())
             print(
-                f"{'':14s}against {other['workdir']}{otherwise}: {score}, p = {other['p']:.3f} that "
-                f"chance alone makes them differ so ({BOOTSTRAP})"
+                f"{'':14s}against {other['workdir']}{otherwise}: {score}, p = {other['p']:.3f} "
+                f"that chance alone makes them differ so ({BOOTSTRAP})"
             )
     print(f"everything is in {workdir.path}")
 

@@ -38,8 +38,7 @@ def train(
         import_wandb()
     print(f"reading the {config.data.name} data")
     task = TASKS[config.task].prepare(config, cache, workdir)
-    for split in task.known_splits:
-        task.ids(split)  # raises for an example that does not fit
+    task.check()
     batches = task.training_batches()
     task.learner.trace(task.learner.batch_reader(batches)(0)[0])
     texts = {name: task.splits[name].fingerprint for name in task.known_splits}

@@ -63,10 +63,9 @@ def by_rows(function: Callable[..., Any]) -> Callable[..., Any]:
         rows = len(arrays[0])
         if number == 1 or rows < FEWEST_ROWS * number:
             return local(parameters, *arrays)
-        own = (
-            np.split(padded_rows(array, number), number)[jax.process_index()] for array in arrays
-        )
-        results = process_allgather(local(parameters, *own), tiled=True)
+        parts = (np.split(padded_rows(array, number), number) for array in arrays)
+        results = local(parameters, *(part[jax.process_index()] for part in parts))
+        results = process_allgather(results, tiled=True)
         return jax.tree.map(lambda array: array[:rows], results)
 
     return run

@@ -176,7 +176,7 @@ class Task(ABC, Generic[Batch]):
 
     @abstractmethod
     def training_batches(self) -> TrainingBatches:
-        """Return the batch of each training step; raise a UsageError for an example without room."""
+        """Return the batch of each training step."""
 
     @abstractmethod
     def batches(self, split: str) -> FiniteBatches[Batch] | Iterable[Batch]:

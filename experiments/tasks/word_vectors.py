@@ -124,11 +124,8 @@ class WordVectors(Task[SkipGramBatch]):
 
         It is the vector of the word if `window` is 0, else the mean of those around it.
         """
-        words, ids, vectors = (
-            occurrences(self.examples(split)),
-            self.ids(split),
-            self.vectors(state),
-        )
+        words, ids = occurrences(self.examples(split)), self.ids(split)
+        vectors = self.vectors(state)
 
         def vector(sentence: np.ndarray, place: int) -> np.ndarray:
             return neighbour_mean(sentence, place, window) if window else sentence[place]
