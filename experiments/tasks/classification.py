@@ -65,6 +65,8 @@ class LabelledBatch(NamedTuple):
 class Classification(Task[LabelledBatch]):
     """An encoder that reads the source of an example and predicts its target, a class."""
 
+    ends = 0
+
     @classmethod
     def learn_tokenizers(cls, config: Config, train: Examples, cache: Path) -> Tokenizers:
         """Learn the words of the sources, unless they are images, and the classes."""
@@ -162,7 +164,7 @@ class Classification(Task[LabelledBatch]):
             return line
         if self.source.has_images:
             return read_image(line, self.splits["train"][0].source.shape)
-        longest = self.config.model.max_length - 1
+        longest = self.config.model.max_length
         return read_sentence(self.tokenizers.source, line, longest=longest)
 
     def answers(

@@ -1,7 +1,6 @@
 """Masked language modelling: an encoder fills gaps; its vectors distinguish senses."""
 
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -71,15 +70,6 @@ class MaskedLanguageModeling(Task[MaskedBatch]):
         lengths, seed = self.config.batch.bucket_lengths, self.config.seed
         masking = Masking(self.gap, seed)
         return MaskedWindows(self.ids("train"), self._layout(*lengths), masking, seed=seed)
-
-    def check(self) -> None:
-        """As in `Task`; say why the first steps take long."""
-        super().check()
-        lengths = {*self.config.batch.bucket_lengths, self.config.model.max_length}
-        print(
-            f"batches have {len(lengths)} lengths: the first step of each compiles a program",
-            file=sys.stderr,
-        )
 
     def batches(self, split: str) -> FixedMasks:
         """As in `Task`; the gaps are always the same."""

@@ -80,6 +80,7 @@ class Task(ABC, Generic[Batch]):
     Attributes:
         parts: types of the config, as it was registered.
         sides: of an example that have tokens: 0 is the source, 1 the target.
+        ends: number of tokens that the model reads after each text.
         config: of the run.
         source: the dataset.
         tokenizers: of both sides.
@@ -90,6 +91,7 @@ class Task(ABC, Generic[Batch]):
 
     parts: ClassVar[TaskParts]
     sides: ClassVar[tuple[int, ...]] = (0,)
+    ends: ClassVar[int] = 1
 
     def __init__(
         self, config: Config, tokenizers: Tokenizers, splits: Splits | None = None
@@ -289,17 +291,17 @@ class Task(ABC, Generic[Batch]):
                 self.batches(split)
         train, of_answers = self.config.train, getattr(self.config.decoding, "metrics", ())
         metrics = [name for name in (*train.evaluators, *of_answers) if name not in EVALUATORS]
-        if metrics and type(self).answer_split is Task.answer_split:
-            raise UsageError(
-                f"train.evaluators has {metrics[0]!r}, which compares texts, and "
-                f"task={self.config.task!r} writes none"
-            )
         references = [example.target for example in self.examples("validation")[:TRIED]]
         values = self.answer_scores(references, "validation", metrics) if metrics else {}
         if any(name in EVALUATORS for name in train.evaluators):
             values |= self._evaluated(self.learner.to_use(self.learner.initial_state()))
         with as_usage_errors():
             one_of("train.monitor", train.monitor, (*MONITORED, *values))
+        batch = self.config.batch
+        lengths = () if getattr(batch, "packed", False) else getattr(batch, "bucket_lengths", ())
+        number = len({*lengths, getattr(self.config.model, "max_length", 0)})
+        lengths = f"{number} batch length{'s' * (number > 1)}"
+        print(f"the training step is compiled at the first use of {lengths}", file=sys.stderr)
 
     def validate(self, state: TrainState) -> dict[str, float]:
         """Measure the validation split in training: losses, and the numbers of the evaluators."""
@@ -407,9 +409,9 @@ class Task(ABC, Generic[Batch]):
             return examples, ids(examples)
         room = getattr(self.config.batch, "row_length", 0) or longest
         if self.source.may_split:
-            return examples, ids(examples, room - 1)
+            return examples, ids(examples, room - self.ends)
         found = ids(examples)
-        lengths = found.lengths.max(axis=1)
+        lengths = found.lengths.max(axis=1) - 1 + self.ends
         may_drop = split == "train" and hasattr(self.config.data, "faults")
         if may_drop and self.config.data.faults == "drop" and lengths.max() > room:
             fits, what = lengths <= room, f"more than {room} subwords"
@@ -419,7 +421,7 @@ class Task(ABC, Generic[Batch]):
             name = f"{found.path.name} without {what}"
             examples = store_text(self.splits.cache, partial(compress, examples, fits), name)
             found = ids(examples)
-            lengths = found.lengths.max(axis=1)
+            lengths = lengths[fits]
         if lengths.max() > longest:
             text = examples[int(lengths.argmax())].source
             raise UsageError(

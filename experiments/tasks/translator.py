@@ -99,7 +99,7 @@ class Translator:
         if longest >= self.max_length:
             raise ValueError(f"the model reads at most {self.max_length - 1} ids, got {longest}")
         buckets = lengths_for(self.max_length)
-        output = self._generate(parameters, sources, 1, buckets=buckets, slots=batch_size)
+        output = self._generate(parameters, sources, None, buckets=buckets, slots=batch_size)
         return [ids[:length] for ids, length in zip(output.tokens, output.lengths, strict=True)]
 
     def hypotheses(
@@ -133,7 +133,7 @@ class Translator:
         self,
         parameters: nnx.State,
         sources: Sequence[Sequence[int]],
-        n_best: int,
+        n_best: int | None,
         **options: Any,  # noqa: ANN401 - of `generate`
     ) -> GenerationOutput:
         num_beams, penalty = self.decoding.num_beams, GNMT(self.decoding.length_penalty)

@@ -1,6 +1,5 @@
 """Perplexity of tokens and of words, by hand."""
 
-import jax
 import numpy as np
 import pytest
 
@@ -8,8 +7,6 @@ from configs import toy_translation
 from experiments.config import Config
 from experiments.data.pairs import SentencePair
 from experiments.data.rows import Encoded, EncodedPair
-from experiments.data.sources import Splits
-from experiments.data.store import store_text
 from experiments.data.tokenizers import Tokenizers, WordTokenizer
 from experiments.data.vocabulary import SPECIALS, Vocabulary
 from experiments.data.words import WORDS
@@ -28,16 +25,12 @@ PAIRS = [SentencePair("a b", "b"), SentencePair("b", "a b")]
         (1, 710.0, {}),
     ],
 )
-def test_word_perplexity_counts_words(letters, nll, expected, monkeypatch, tmp_path):
-    vocabulary = Vocabulary((*SPECIALS, "a", "b"))
+def test_word_perplexity_counts_words(letters, nll, expected, monkeypatch):
     config = Config.read(toy_translation.get_config("tiny").to_dict())
-    splits = Splits(config.data, tmp_path)
-    splits["test"] = store_text(tmp_path, lambda: PAIRS)
-    tokenizers = Tokenizers(*[WordTokenizer(vocabulary, WORDS)] * 2)
-    task = Translation(config, tokenizers, splits)
+    words = WordTokenizer(Vocabulary((*SPECIALS, "a", "b")), WORDS)
+    task = Translation(config, Tokenizers(words, words))
     encoded = Encoded(EncodedPair([3], [3] * letters * len(pair.target.split())) for pair in PAIRS)
-    monkeypatch.setattr(task, "ids", lambda _: encoded)
+    task._prepared["test"] = PAIRS, encoded
     monkeypatch.setattr(task.learner, "losses", lambda *_: {"nll": nll})
-    state = jax.eval_shape(task.learner.initial_state)
-    found = task.losses(state, "test")
-    assert {name: found[name] for name in found if name != "nll"} == pytest.approx(expected)
+    scores = task.losses(task.learner.abstract_state, "test")
+    assert {name: scores[name] for name in scores if name != "nll"} == pytest.approx(expected)

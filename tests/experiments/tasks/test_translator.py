@@ -19,6 +19,7 @@ from attention.decoding import (
 from configs import toy_translation, toy_translation_rnn
 from experiments.analysis.collect import Collector
 from experiments.config import Config
+from experiments.config.decoding import SearchPart
 from experiments.config.flags import as_config_dict
 from experiments.data.tokenizers import Tokenizers, WordTokenizer
 from experiments.data.vocabulary import BOS, EOS, PAD, SPECIALS, Vocabulary
@@ -67,19 +68,10 @@ def test_batch_equals_sentences_one_by_one(task, parameters):
     assert len({*together}) > 1
 
 
-def test_translations_are_at_most_as_long_as_the_longest_sentence(task, parameters):
-    for translation in task.translator(parameters, SENTENCES, batch_size=2):
-        assert len(translation.split()) <= 9
-
-
 def test_lengths_to_compile_for_are_halves_of_the_longest():
     assert lengths_for(160) == [40, 80, 160]
     assert lengths_for(65) == [33, 65]
     assert lengths_for(63) == [63]
-
-
-def test_no_sentences(task, parameters):
-    assert task.translator(parameters, [], batch_size=2) == []
 
 
 def test_too_long_source_raises(task, parameters):
@@ -150,74 +142,67 @@ def test_a_token_whose_largest_weight_is_on_the_end_may_copy_an_unknown_word(tas
     assert found.alignment == [0, 2, 2]
 
 
-def test_translator_uses_the_tokenizer_of_the_data():
-    letters = tokenizers(Tokens(list, "".join))
-    options = {"num_beams": 1, "length_penalty": 0.0}
+def test_a_translation_is_one_line_with_all_its_characters():
+    """Line feeds alone end a line, and the tokenizer is that of the data."""
+    letters = Tokens(list, "".join)
+    signs = Vocabulary((*SPECIALS, *"\u2028\x85\x0c\n"))
+    both = Tokenizers(WordTokenizer(SOURCE, letters), WordTokenizer(signs, letters))
     stopping = StoppingCriteria(9, stop=EOS, pad=PAD)
-    translator = Translator(None, letters, max_length=9, stopping=stopping, **options)
+    translator = Translator(None, both, SearchPart(), max_length=9, stopping=stopping)
     assert translator.read("bad").ids == SOURCE.encode(["b", "a", "d"])
+    assert translator._text([3, 4, 5, 6, EOS]) == "\u2028\x85\x0c "
 
 
-class TestDetails:
-    """Details of the best hypotheses of a beam."""
+@pytest.fixture(scope="module")
+def beam(task):
+    """Return the best translation, two hypotheses, their weights, and details with a copied word.
 
-    SENTENCE = "b q a"
+    The rarest word, h, is the placeholder.
+    """
+    with jax.numpy_dtype_promotion("standard"):
+        config = as_config_dict(task.config)
+        config.decoding.update({"num_beams": 3, "length_penalty": 0.5, "n_best": 2})
+        task = Translation(Config.read(config.to_dict()), tokenizers(WORDS))
+        state = SimpleNamespace(parameters=drawn(task, seed=54))  # with which alignments differ
+    (best,) = task.translator(state.parameters, ["b h a"], batch_size=1)
+    (plain,), (unknown,) = (task.predict(state, [line]) for line in ("b h a", "b q a"))
+    assert unknown.note == "not in the vocabulary, copied: 'q'"
+    assert [*plain.text] == [best]
+    said = plain.details()["translations"]
+    examples = [task.example(state, "b h a", " ".join(one["tokens"][:-1])) for one in said]
+    maps = [found.maps["cross"] for found in Collector(task)(state.parameters, examples)]
+    return best, said, [each.weights.mean(axis=(0, 1)) for each in maps], unknown.details()
 
-    @pytest.fixture(scope="class")
-    @classmethod
-    def found(cls, task):
-        with jax.numpy_dtype_promotion("standard"):
-            config = as_config_dict(task.config)
-            config.decoding.update({"num_beams": 3, "length_penalty": 0.5, "n_best": 2})
-            task = Translation(Config.read(config.to_dict()), tokenizers(WORDS))
-            parameters = drawn(task, seed=54)  # with which alignments differ
-            state = SimpleNamespace(parameters=parameters)
-        read = "b h a"  # the rarest word is the placeholder
-        (best,) = task.translator(state.parameters, [read], batch_size=1)
-        (plain,), (unknown,) = (task.predict(state, [each]) for each in (read, cls.SENTENCE))
-        assert unknown.note == "not in the vocabulary, copied: 'q'"
-        assert [*plain.text] == [best]
-        said = plain.details()["translations"]
-        examples = [task.example(state, read, " ".join(one["tokens"][:-1])) for one in said]
-        looks = [
-            attended.maps["cross"].weights
-            for attended in Collector(task)(state.parameters, examples)
-        ]
-        return best, said, looks, unknown.details()
 
-    def test_first_is_the_translation(self, found):
-        best, (first, second), *_ = found
-        assert first["text"] == best != second["text"]
-        assert first["score"] >= second["score"]
+def test_scores_of_hypotheses(beam):
+    best, (first, second), *_ = beam
+    assert first["text"] == best != second["text"]
+    assert first["score"] >= second["score"]
+    for one in (first, second):
+        penalty = ((5 + len(one["tokens"])) / 6) ** 0.5
+        assert one["score"] == pytest.approx(sum(one["log_probs"]) / penalty, rel=1e-5)
+        mean = np.prod(np.exp(one["log_probs"])) ** (1 / len(one["tokens"]))
+        assert one["confidence"] == pytest.approx(mean, rel=1e-4)
+        assert one["is_uncertain"] == (mean < 0.5)
 
-    def test_score_is_the_sum_over_the_penalty(self, found):
-        for one in found[1]:
-            penalty = ((5 + len(one["tokens"])) / 6) ** 0.5
-            assert one["score"] == pytest.approx(sum(one["log_probs"]) / penalty, rel=1e-5)
 
-    def test_confidence_is_the_geometric_mean_of_probabilities(self, found):
-        for one in found[1]:
-            mean = np.prod(np.exp(one["log_probs"])) ** (1 / len(one["tokens"]))
-            assert one["confidence"] == pytest.approx(mean, rel=1e-4)
-            assert one["is_uncertain"] == (mean < 0.5)
+def test_alignment_is_the_source_token_with_the_largest_weight(beam):
+    _, said, weights, _ = beam
+    for one, each in zip(said, weights, strict=True):
+        assert one["text"] == " ".join(one["tokens"])
+        assert one["alignment"] == each.argmax(axis=-1).tolist()
+        assert len({*one["alignment"]}) > 1
 
-    def test_alignment_is_the_source_token_with_the_largest_weight(self, found):
-        _, said, looks, _ = found
-        for one, weights in zip(said, looks, strict=True):
-            assert one["text"] == " ".join(one["tokens"])
-            most = weights.mean(axis=(0, 1)).argmax(axis=-1).tolist()
-            assert one["alignment"] == most
-            assert len({*one["alignment"]}) > 1
 
-    def test_unknown_word_replaces_the_token_that_attends_to_it_most(self, found):
-        _, said, looks, unknown = found
-        assert (unknown["source"], unknown["unknown"]) == (["b", "q", "a", "<eos>"], ["q"])
-        for one, weights, copied in zip(said, looks, unknown["translations"], strict=True):
-            words = one["text"].split()
-            rows = weights.mean(axis=(0, 1))[: len(words), :-1]  # without the ends
-            free = rows.argmax(axis=-1) == 1
-            place = np.where(free, rows[:, 1], 0).argmax() if free.any() else len(words)
-            assert copied["text"].split() == [*words[:place], "q", *words[place + 1 :]]
+def test_unknown_word_replaces_the_token_that_attends_to_it_most(beam):
+    _, said, weights, unknown = beam
+    assert (unknown["source"], unknown["unknown"]) == (["b", "q", "a", "<eos>"], ["q"])
+    for one, each, copied in zip(said, weights, unknown["translations"], strict=True):
+        words = one["text"].split()
+        rows = each[: len(words), :-1]  # without the ends
+        free = rows.argmax(axis=-1) == 1
+        place = np.where(free, rows[:, 1], 0).argmax() if free.any() else len(words)
+        assert copied["text"].split() == [*words[:place], "q", *words[place + 1 :]]
 
 
 def test_model_without_attention_reads_a_placeholder():
