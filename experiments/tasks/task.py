@@ -297,11 +297,6 @@ class Task(ABC, Generic[Batch]):
             values |= self._evaluated(self.learner.to_use(self.learner.initial_state()))
         with as_usage_errors():
             one_of("train.monitor", train.monitor, (*MONITORED, *values))
-        batch = self.config.batch
-        lengths = () if getattr(batch, "packed", False) else getattr(batch, "bucket_lengths", ())
-        number = len({*lengths, getattr(self.config.model, "max_length", 0)})
-        lengths = f"{number} batch length{'s' * (number > 1)}"
-        print(f"the training step is compiled at the first use of {lengths}", file=sys.stderr)
 
     def validate(self, state: TrainState) -> dict[str, float]:
         """Measure the validation split in training: losses, and the numbers of the evaluators."""
