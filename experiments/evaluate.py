@@ -154,9 +154,9 @@ def measure(
         task: of the run.
         workdir: of the run.
         trained: the model.
-        labels: of the splits, as `label_splits` returns them.
+        labels: of the splits, see `label_splits`.
         before: the results so far.
-        others: of `other_translations`.
+        others: translations of another run, see `other_translations`.
     """
     scores: dict[str, dict[str, Any]] = {}
     rows = {}

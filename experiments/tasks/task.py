@@ -18,12 +18,7 @@ from attention.primitives import masks
 from experiments.analysis.collect import Collector, Example
 from experiments.config import Config
 from experiments.config.train import MONITORED
-from experiments.data.batches import (
-    CachedBatches,
-    FiniteBatches,
-    TrainingBatches,
-    reads_rows,
-)
+from experiments.data.batches import CachedBatches, FiniteBatches, TrainingBatches, reads_rows
 from experiments.data.corpora import warn_dropped
 from experiments.data.pairs import SentencePair
 from experiments.data.rows import Encoded, EncodedPair
@@ -115,12 +110,7 @@ class Task(ABC, Generic[Batch]):
     ) -> Self:
         """Read the training data, learn its tokens, and count the steps of `train.duration`.
 
-        Args:
-            config: of the run.
-            cache: folder of generated data.
-            workdir: of the run; one that was started from another run, and has a checkpoint, keeps
-                its tokens.
-            map_function: as in `store_ids`.
+        A run in `workdir` that was started from another, and has a checkpoint, keeps its tokens.
 
         Raises:
             UsageError: data that cannot be read or learned from.
@@ -136,11 +126,7 @@ class Task(ABC, Generic[Batch]):
 
     @classmethod
     def load(cls, config: Config, workdir: Workdir, cache: Path) -> Self:
-        """Load the tokenizers of a run; no data is read.
-
-        Raises:
-            UsageError: a tokenizer that is missing or damaged.
-        """
+        """Load the tokenizers of a run; raise a UsageError if one is damaged. No data is read."""
         return cls(config, cls.load_tokenizers(config, workdir.path), cls._splits(config, cache))
 
     @classmethod
@@ -191,15 +177,9 @@ class Task(ABC, Generic[Batch]):
     def loss(
         self, model: nnx.Module, batch: Batch, rng: Array | None
     ) -> tuple[TokenLosses, Mapping[str, Array]]:
-        """Sum the losses of a batch.
+        """Return the sums of the losses of a batch, and auxiliary losses of the model by name.
 
-        Args:
-            model: with parameters.
-            batch: of `training_batches` or `batches`.
-            rng: random key of dropout; None turns dropout off and measures plain cross-entropy.
-
-        Returns:
-            The sums, and the auxiliary losses of the model by name.
+        Without a random key, dropout is off and plain cross-entropy is measured.
         """
 
     @abstractmethod
@@ -207,12 +187,7 @@ class Task(ABC, Generic[Batch]):
         """Show in a few lines what the model can do."""
 
     def read(self, line: str) -> Any:  # noqa: ANN401 - an input of `answers`
-        """Convert a line, as a person types it, to an input of `answers`.
-
-        Raises:
-            ValueError: a line that the model cannot read.
-            UsageError: a task without predictions.
-        """
+        """Convert a line, as a person types it, to an input of `answers`, or raise a ValueError."""
         raise UsageError(f"--mode=predict needs methods read and answers of {type(self).__name__}")
 
     def answers(self, state: TrainState, inputs: Sequence[Any]) -> Iterable[Prediction]:
@@ -226,11 +201,8 @@ class Task(ABC, Generic[Batch]):
     def example(self, state: TrainState, source: Any, target: str | None = None) -> Example:  # noqa: ANN401 - a text or an image
         """Return what the model reads of a text as a person types it, or of an image.
 
-        A target is generated if it is None, where the task generates.
-
-        Raises:
-            ValueError: a text that the model cannot read.
-            UsageError: a model that does not attend.
+        A target is generated if it is None, where the task generates. A text that the model cannot
+        read is a ValueError, and a model that does not attend a UsageError.
         """
         raise UsageError(f"{self.config.task} has no attention to explain")
 
@@ -241,13 +213,9 @@ class Task(ABC, Generic[Batch]):
         lengths: Mapping[str, Array],
         returning: Sequence[str] = (),
     ) -> Mapping[str, Output]:
-        """Return the output of each stack, without dropout.
+        """Return the output of each stack, without dropout; `returning` as in `Context`.
 
-        Args:
-            model: with parameters.
-            inputs: of `example`, `[B, T]` by stack, padded.
-            lengths: `[B]` by stack, number of valid tokens per row.
-            returning: as in `Context`.
+        By stack, `inputs` of `example` are `[B, T]`, padded, and `lengths` the valid tokens `[B]`.
         """
         if "encoder" not in inputs:  # padding follows the tokens, so no token attends to it
             return {"decoder": model(inputs["decoder"], returning=returning)}
@@ -341,10 +309,7 @@ class Task(ABC, Generic[Batch]):
         return Measured({split: self.losses(state, split)})
 
     def losses(self, state: TrainState, split: str) -> dict[str, float]:
-        """Return loss, accuracy and perplexity of a split.
-
-        A perplexity that is more than a float holds is left out.
-        """
+        """Return loss, accuracy and perplexity of a split."""
         losses = self.learner.losses(state.parameters, self.batches(split))
         return losses | perplexity("perplexity", losses["nll"])
 
@@ -382,11 +347,7 @@ class Task(ABC, Generic[Batch]):
         return self._prepare(split)[0]
 
     def ids(self, split: str) -> Ids:
-        """Return the ids of `examples`.
-
-        Raises:
-            UsageError: an example that the model has no room for, or no example.
-        """
+        """Return the ids of `examples`; raise a UsageError for one that has no room."""
         return self._prepare(split)[1]
 
     def _prepare(self, split: str) -> tuple[Examples, Ids]:
@@ -396,7 +357,11 @@ class Task(ABC, Generic[Batch]):
         return self._prepared[split]
 
     def _fitting(self, split: str) -> tuple[Examples, Ids]:
-        examples, ids = self.splits[split], partial(self._ids, self.splits)
+        examples, map_function = self.splits[split], self.splits.map_function
+
+        def ids(texts: TextStore, most: int | None = None) -> IdStore:
+            return store_ids(self.splits.cache, texts, self.tokenizers, most, map_function)
+
         if self.source.has_images:
             return examples, Encoded(map(self.tokenizers.encode, examples))
         longest = getattr(self.config.model, "max_length", None)
@@ -425,9 +390,6 @@ class Task(ABC, Generic[Batch]):
                 + (", or leave such pairs out by data.faults=drop" if may_drop else "")
             )
         return examples, found
-
-    def _ids(self, splits: Splits, examples: TextStore, max_ids: int | None = None) -> IdStore:
-        return store_ids(splits.cache, examples, self.tokenizers, max_ids, splits.map_function)
 
 
 def perplexity(name: str, nll: float) -> dict[str, float]:

@@ -81,11 +81,7 @@ class TextGenerator:
     begin: tuple[int, ...]
 
     def read(self, prompt: str, max_tokens: int | None = None) -> Sentence:
-        """Read a prompt as a person types it.
-
-        Args:
-            prompt: a line.
-            max_tokens: the most tokens that follow it; `decoding.max_tokens` if None.
+        """Read a prompt as a person types it, which at most `max_tokens` tokens follow.
 
         Raises:
             ValueError: a prompt with an unknown character, one that is too long, or an empty one
@@ -148,11 +144,7 @@ class TextGenerator:
         return nnx.merge(self.definition, gather_to_host(one_copy(parameters))), ids, options
 
     def _prompt_size(self, length: int, max_tokens: int | None) -> int:
-        """Return the length that prompts are padded to, the same for all with equal `max_tokens`.
-
-        Raises:
-            ValueError: a longer prompt.
-        """
+        """Return the length that prompts are padded to; a longer one is a ValueError."""
         longest, kind = self.config.model.max_length, self.config.model.positions
         more = self.config.decoding.max_tokens if max_tokens is None else max_tokens
         if POSITIONS[kind].embed is None:

@@ -22,7 +22,6 @@ from experiments.config.decoding import SearchPart
 from experiments.config.model import EncoderDecoderModel, RecurrentModel
 from experiments.config.train import LabelTrainPart
 from experiments.data.packing import row_lengths
-from experiments.data.pairs import SentencePair
 from experiments.data.rows import Batch, Encoded, EncodedPair, PackedPairs
 from experiments.data.sources import Splits
 from experiments.data.subword_dropout import PairDropout
@@ -64,11 +63,7 @@ class Translation(Task[Batch | PackedPairs]):
     def __init__(
         self, config: Config, tokenizers: Tokenizers, splits: Splits | None = None
     ) -> None:
-        """As in `Task`.
-
-        Raises:
-            UsageError: more beams than target tokens.
-        """
+        """As in `Task`; raise a UsageError for more beams than target tokens."""
         super().__init__(config, tokenizers, splits)
         if config.decoding.num_beams > len(tokenizers.target):
             raise UsageError(
@@ -159,11 +154,8 @@ class Translation(Task[Batch | PackedPairs]):
 
     def answer_split(self, state: TrainState, split: str) -> list[str]:
         """As in `Task`: translate the sources of a split."""
-        return self._translations(state, self.examples(split))
-
-    def _translations(self, state: TrainState, pairs: Iterable[SentencePair]) -> list[str]:
-        sources = [pair.source for pair in pairs]
-        return self.translator(state.parameters, sources, batch_size=self._batch_size(len(sources)))
+        sources = [pair.source for pair in self.examples(split)]
+        return self.translator(state.parameters, sources, batch_size=self.sentences_at_once)
 
     def losses(self, state: TrainState, split: str) -> dict[str, float]:
         """As in `Task`, and perplexity per word where tokens are not words.
@@ -188,17 +180,22 @@ class Translation(Task[Batch | PackedPairs]):
             return self.translated(source, [EOS])
         longest, tokenizer = self.config.model.max_length - 1, self.tokenizers.target
         sentence = read_sentence(tokenizer, target, longest=longest)
-        example, tokens = self.translated(source, [*sentence.ids, EOS]), sentence.tokens(tokenizer)
+        ids = [*sentence.ids, EOS]
+        tokens = [*sentence.tokens(tokenizer), tokenizer.token(EOS)]
+        example = self.translated(source, ids, tokens, word_numbers(tokenizer, target))
         unknown = {"decoder": [1 + place for place in sentence.unknown]}
-        return example._replace(
-            labels=example.labels | {"decoder": [SPECIALS[BOS], *tokens]},
-            predicted=[*tokens, tokenizer.token(EOS)],
-            words=example.words | {"decoder": word_numbers(tokenizer, target)},
-            unknown=example.unknown | unknown,
-        )
+        return example._replace(unknown=example.unknown | unknown)
 
-    def translated(self, source: str, ids: Sequence[int]) -> Example:
+    def translated(
+        self,
+        source: str,
+        ids: Sequence[int],
+        tokens: Sequence[str] | None = None,
+        words: Sequence[int] | None = None,
+    ) -> Example:
         """Return what the model reads of a source, and of the ids of a translation of it.
+
+        The tokens of the translation, and the numbers of their words, follow from the ids if None.
 
         Raises:
             UsageError: a model that does not attend.
@@ -206,26 +203,24 @@ class Translation(Task[Batch | PackedPairs]):
         if not self.translator.aligns:
             raise UsageError("a model with model.attention='none' has no attention to explain")
         sentence, (reading, writing) = self.read(source), self.tokenizers
-        tokens = [writing.token(number) for number in ids]
+        tokens = tokens or [*map(writing.token, ids)]
+        labels = [*sentence.tokens(reading), SPECIALS[EOS]], [SPECIALS[BOS], *tokens[:-1]]
+        numbers = words if words is not None else writing.word_numbers(ids[:-1])
         return Example(
             {"encoder": np.array([*sentence.ids, EOS]), "decoder": np.array([BOS, *ids[:-1]])},
-            {
-                "encoder": [*sentence.tokens(reading), SPECIALS[EOS]],
-                "decoder": [SPECIALS[BOS], *tokens[:-1]],
-            },
+            dict(zip(("encoder", "decoder"), labels, strict=True)),
             {"encoder": (0, 1), "decoder": (1, 0)},
             tokens,
-            {
-                "encoder": word_numbers(reading, source),
-                "decoder": writing.word_numbers(ids[:-1]),
-            },
+            {"encoder": word_numbers(reading, source), "decoder": numbers},
             {"encoder": [*sentence.unknown]},
         )
 
     def sample(self, state: TrainState) -> str:
         """Translate a few validation sentences, beside their references."""
         lines, pairs = [], self.examples("validation")[:SAMPLED]
-        for pair, translation in zip(pairs, self._translations(state, pairs), strict=True):
+        sources, size = [pair.source for pair in pairs], self.sentences_at_once
+        translations = self.translator(state.parameters, sources, batch_size=size)
+        for pair, translation in zip(pairs, translations, strict=True):
             mark = "=" if translation == pair.target else "≠"
             lines += [f"  {pair.source}", f"  → {translation}", f"  {mark} {pair.target}"]
         return "\n".join(lines)
@@ -250,7 +245,8 @@ class Translation(Task[Batch | PackedPairs]):
 
     def answers(self, state: TrainState, inputs: Sequence[Sentence]) -> Iterable[Prediction]:
         """Translate sentences; unknown words are copied, if the model attends to the source."""
-        size = self._batch_size(len(inputs))
+        # Programs for other numbers would be compiled anew, but a person waits for one sentence.
+        size = 1 if len(inputs) == 1 else self.sentences_at_once
         ranked = self.translator.hypotheses(state.parameters, inputs, batch_size=size)
         return map(self._prediction, inputs, ranked)
 
@@ -269,10 +265,6 @@ class Translation(Task[Batch | PackedPairs]):
         """Number of sentences that are translated together."""
         return max(1, self.config.decoding.hypotheses // self.config.decoding.num_beams)
 
-    def _batch_size(self, number: int) -> int:
-        # Programs for other numbers would be compiled anew, but a person waits for one sentence.
-        return 1 if number == 1 else self.sentences_at_once
-
 
 def pair_features(
     model: EncoderDecoder,
@@ -280,17 +272,9 @@ def pair_features(
     rng: Array | None,
     **options: Callable[..., Any],
 ) -> Output:
-    """Compute the features that `logits` maps to scores.
+    """Return the output of the decoder, whose features `logits` maps to scores, with all losses.
 
-    Args:
-        model: an encoder-decoder; a Transformer if rows contain several pairs, which do not attend
-            to each other.
-        batch: the rows.
-        rng: random key of dropout; None turns dropout off.
-        options: `constrain` and `attend`, as in `Context`.
-
-    Returns:
-        The output of the decoder, with the losses of encoder and decoder.
+    Pairs of a packed row do not attend to each other; `options` are those of `Context`.
     """
     encoder_rng, decoder_rng = split_rng(rng, 2)
     if isinstance(batch, PackedPairs):

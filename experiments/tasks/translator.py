@@ -78,11 +78,7 @@ class Translator:
     def __call__(
         self, parameters: nnx.State, sentences: Sequence[str], *, batch_size: int
     ) -> list[str]:
-        """Translate sentences of the data, so many at once.
-
-        Raises:
-            ValueError: an unknown word, or a sentence longer than the model can read.
-        """
+        """Translate sentences of the data, so many at once; an unknown word is a ValueError."""
         sources = [self.tokenizers.source.encode(sentence) for sentence in sentences]
         targets = self.translate_ids(parameters, sources, batch_size=batch_size)
         return [self._text(ids.tolist()) for ids in targets]
@@ -90,11 +86,7 @@ class Translator:
     def translate_ids(
         self, parameters: nnx.State, sources: Sequence[Sequence[int]], *, batch_size: int
     ) -> list[np.ndarray]:
-        """Translate lists of ids without their ends; translations that have an end contain it.
-
-        Raises:
-            ValueError: a source longer than the model can read.
-        """
+        """Translate lists of ids without their ends; translations that have an end contain it."""
         longest = max(map(len, sources), default=0)
         if longest >= self.max_length:
             raise ValueError(f"the model reads at most {self.max_length - 1} ids, got {longest}")
