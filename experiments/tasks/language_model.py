@@ -112,15 +112,13 @@ class LanguageModeling(Task[TextBatch | PackedBatch]):
             begin=() if self.source.is_running else (BOS,),
         )
 
-    def read(self, line: str) -> tuple[str, Sentence]:
+    def read(self, line: str) -> Sentence:
         """Read a prompt."""
-        return line, self.writer.read(line)
+        return self.writer.read(line)
 
-    def answers(
-        self, state: TrainState, inputs: Sequence[tuple[str, Sentence]]
-    ) -> Iterable[Prediction]:
+    def answers(self, state: TrainState, inputs: Sequence[Sentence]) -> Iterable[Prediction]:
         """Continue each prompt."""
-        return (self.writer.predict(state.parameters, *prompt) for prompt in inputs)
+        return (self.writer.predict(state.parameters, prompt) for prompt in inputs)
 
     def example(self, state: TrainState, source: str, target: str | None = None) -> Example:
         """As in `Task`; if the target is None, the most probable tokens continue the text."""

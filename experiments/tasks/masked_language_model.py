@@ -131,52 +131,40 @@ class MaskedLanguageModeling(Task[MaskedBatch]):
                 rows[member] = jax.tree.map(lambda array, row=row: array[row], results)
         return [rows[member] for member in range(len(sentences))]
 
-    def read(self, line: str) -> tuple[str, Sentence]:
+    def read(self, line: str) -> Sentence:
         """Read a line in which each `_` marks a gap of one token."""
         if "_" not in line:
             raise ValueError("the line has no gap: type _ for each word that is to be found")
-        return line, self._sentence(line)
+        return self._sentence(line)
 
     def _sentence(self, text: str) -> Sentence:
         longest = self.config.model.max_length - 1
         return read_sentence(self.tokenizers.source, text, longest=longest, gap=self.gap)
 
-    def answers(
-        self, state: TrainState, inputs: Sequence[tuple[str, Sentence]]
-    ) -> Iterator[Prediction]:
+    def answers(self, state: TrainState, inputs: Sequence[Sentence]) -> Iterator[Prediction]:
         """Fill the gaps of each line."""
-        sentences = [EncodedPair(sentence.ids) for _, sentence in inputs]
-        ranked = self._rows(self._fill, state, sentences)
-        for (line, sentence), best in zip(inputs, ranked, strict=True):
-            yield self._prediction(line, sentence, *best)
+        ranked = self._rows(self._fill, state, [EncodedPair(sentence.ids) for sentence in inputs])
+        for sentence, best in zip(inputs, ranked, strict=True):
+            yield self._prediction(sentence, *best)
 
     def _prediction(
-        self, line: str, sentence: Sentence, probabilities: np.ndarray, words: np.ndarray
+        self, sentence: Sentence, probabilities: np.ndarray, words: np.ndarray
     ) -> Prediction:
         """Return the line with the most probable words; arrays `[S, BEST]`."""
-        tokenizer = self.tokenizers.source
-        choices = [
-            Choice(
-                place,
-                [
-                    (tokenizer.decode([word + len(SPECIALS)]).strip(), float(p))
-                    for word, p in zip(words[place], probabilities[place], strict=True)
-                ],
-            )
-            for place, number in enumerate(sentence.ids)
-            if number == self.gap
-        ]
+        tokenizer, choices = self.tokenizers.source, []
+        for place, number in enumerate(sentence.ids):
+            if number == self.gap:
+                names = [tokenizer.decode([word + len(SPECIALS)]).strip() for word in words[place]]
+                ranked = zip(names, probabilities[place].tolist(), strict=True)
+                choices.append(Choice(place, [*ranked]))
         best = iter([choice.candidates[0][0] for choice in choices])
-        text = re.sub("_+", lambda _: next(best), line)
-
-        def details() -> dict[str, Any]:
-            gaps = [
-                [{"word": word, "probability": p} for word, p in choice.candidates]
-                for choice in choices
-            ]
-            return {"text": text, "gaps": gaps}
-
-        return Prediction([text], details, sentence.note(tokenizer), choices=choices)
+        text = re.sub("_+", lambda _: next(best), sentence.text)
+        gaps = [
+            [{"word": word, "probability": p} for word, p in choice.candidates]
+            for choice in choices
+        ]
+        details = {"text": text, "gaps": gaps}
+        return Prediction([text], lambda: details, sentence.note(tokenizer), choices=choices)
 
     def example(self, state: TrainState, source: str, target: str | None = None) -> Example:
         """As in `Task`; `_` marks a gap."""

@@ -110,11 +110,13 @@ class Sentence(NamedTuple):
         ids: of its tokens.
         unknown: words that the vocabulary lacks, by their places in `ids`.
         placeholder: the known word that is read in place of each.
+        text: as it was typed.
     """
 
     ids: list[int]
     unknown: Mapping[int, str] = {}
     placeholder: str = ""
+    text: str = ""
 
     def note(self, tokenizer: Tokenizer, *, is_copied: bool = False) -> str:
         """Return a sentence about the unknown words, "" if there are none."""
@@ -167,7 +169,7 @@ def read_sentence(
         raise ValueError("the line has no word" if text.strip() else "the line is empty")
     if len(ids) > longest:
         raise ValueError(f"the line has {len(ids)} tokens, and the model reads at most {longest}")
-    return Sentence(ids, unknown, name)
+    return Sentence(ids, unknown, name, text)
 
 
 def word_numbers(tokenizer: Tokenizer, text: str) -> list[int]:

@@ -9,6 +9,7 @@ from itertools import compress
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
+import jax
 import numpy as np
 from flax import nnx
 from jax import Array
@@ -257,14 +258,19 @@ class Task(ABC, Generic[Batch]):
             self.ids(split)
             if split != "train":
                 self.batches(split)
-        train, of_answers = self.config.train, getattr(self.config.decoding, "metrics", ())
-        metrics = [name for name in (*train.evaluators, *of_answers) if name not in EVALUATORS]
+        train, learner = self.config.train, self.learner
         references = [example.target for example in self.examples("validation")[:TRIED]]
-        values = self.answer_scores(references, "validation", metrics) if metrics else {}
-        if any(name in EVALUATORS for name in train.evaluators):
-            values |= self._evaluated(self.learner.to_use(self.learner.initial_state()))
-        with as_usage_errors():
-            one_of("train.monitor", train.monitor, (*MONITORED, *values))
+        self.answer_scores(references, "validation", getattr(self.config.decoding, "metrics", ()))
+        metrics = [name for name in train.evaluators if name not in EVALUATORS]
+        values = self.answer_scores(references, "validation", metrics)
+        if len(metrics) < len(train.evaluators):
+            values |= self._evaluated(learner.to_use(learner.initial_state()))
+        known = [name for name, value in values.items() if not isinstance(value, str)]
+        if train.monitor not in (*MONITORED, *known):
+            batch, shapes = next(iter(self.batches("validation"))), learner.abstract_state
+            losses = jax.eval_shape(learner.evaluate_step, shapes.parameters, batch)
+            with as_usage_errors():
+                one_of("train.monitor", train.monitor, (*MONITORED, *losses.auxiliary, *known))
 
     def validate(self, state: TrainState) -> dict[str, float]:
         """Measure the validation split in training: losses, and the numbers of the evaluators."""

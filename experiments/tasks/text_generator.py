@@ -88,7 +88,7 @@ class TextGenerator:
                 where nothing precedes it.
         """
         if self.begin and not prompt.strip():
-            sentence = Sentence([])
+            sentence = Sentence([], text=prompt)
         else:
             longest = self.config.model.max_length
             sentence = read_sentence(self.tokenizer, prompt, longest=longest)
@@ -100,10 +100,9 @@ class TextGenerator:
         model, ids, options = self._arguments(parameters, sentence)
         return stream(model, ids, **options)
 
-    def predict(self, parameters: nnx.State, prompt: str, sentence: Sentence) -> Prediction:
+    def predict(self, parameters: nnx.State, sentence: Sentence) -> Prediction:
         """Return a prompt and its continuation, which is generated when it is used."""
-        if self.begin:
-            prompt = prompt.strip()  # as it is read
+        prompt = sentence.text.strip() if self.begin else sentence.text  # as it is read
 
         def pieces() -> Iterator[str]:
             yield prompt

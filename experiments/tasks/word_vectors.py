@@ -23,7 +23,7 @@ from experiments.data.vocabulary import SPECIALS
 from experiments.losses import TokenLosses, negative_sampling_losses
 from experiments.processes import gather_to_host
 from experiments.registry import TaskParts, task
-from experiments.tasks.prediction import Prediction
+from experiments.tasks.prediction import Prediction, Sentence
 from experiments.tasks.task import Measured, Task
 from experiments.training.step import TrainState
 
@@ -133,19 +133,17 @@ class WordVectors(Task[SkipGramBatch]):
         read = [vector(vectors[ids[word.sentence].source], word.place) for word in words]
         return SenseVectors.of(words, read)
 
-    def read(self, line: str) -> tuple[str, list[int]]:
+    def read(self, line: str) -> Sentence:
         """Read a word, or several words."""
         if not (ids := self.tokenizers.source.read(line)):
             raise ValueError("the line has no word")
-        return line, ids
+        return Sentence(ids, text=line)
 
-    def answers(
-        self, state: TrainState, inputs: Sequence[tuple[str, list[int]]]
-    ) -> Iterator[Prediction]:
+    def answers(self, state: TrainState, inputs: Sequence[Sentence]) -> Iterator[Prediction]:
         """List the nearest words by the cosine of vectors; of several words, of their mean."""
         tokenizer, vectors = self.tokenizers.source, self.vectors(state)
         vectors = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
-        for line, ids in inputs:
+        for ids, _, _, line in inputs:
             mean = vectors[ids].mean(axis=0)
             cosines = vectors @ mean / np.linalg.norm(mean)
             others = [i for i in np.argsort(-cosines) if i >= len(SPECIALS) and i not in ids]

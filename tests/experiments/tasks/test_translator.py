@@ -6,15 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
 from attention.decoding import (
-    GNMT,
-    Beam,
     GenerationOutput,
-    Greedy,
     StoppingCriteria,
-    generate,
 )
 from configs import toy_translation, toy_translation_rnn
 from experiments.analysis.collect import Collector
@@ -22,9 +17,8 @@ from experiments.config import Config
 from experiments.config.decoding import SearchPart
 from experiments.config.flags import as_config_dict
 from experiments.data.tokenizers import Tokenizers, WordTokenizer
-from experiments.data.vocabulary import BOS, EOS, PAD, SPECIALS, Vocabulary
+from experiments.data.vocabulary import EOS, PAD, SPECIALS, Vocabulary
 from experiments.data.words import WORDS, Tokens
-from experiments.tasks import translator as translating
 from experiments.tasks.translation import Translation
 from experiments.tasks.translator import Translator, copy_words, lengths_for
 
@@ -77,43 +71,6 @@ def test_lengths_to_compile_for_are_halves_of_the_longest():
 def test_too_long_source_raises(task, parameters):
     with pytest.raises(ValueError, match="the model reads at most 8 ids, got 9"):
         task.translator.translate_ids(parameters, [[4], [5] * 9], batch_size=2)
-
-
-@pytest.mark.parametrize(("num_beams", "seed"), [(1, 47), (3, 29)])
-def test_unfinished_rows_are_decoded_again_with_more_steps(num_beams, seed, monkeypatch):
-    """A translation of more than 24 tokens, of a short source, equals that of one long loop."""
-    with jax.numpy_dtype_promotion("standard"):
-        config = toy_translation.get_config("tiny")
-        config.model.update({"width": 8, "num_heads": 2, "hidden": 12, "max_length": 32})
-        config.batch.bucket_lengths = (6,)
-        config.decoding.update({"num_beams": num_beams, "length_penalty": 0.6})
-        task = Translation(Config.read(config.to_dict()), tokenizers(WORDS))
-        parameters = drawn(task, seed)  # some translations end, and others do not
-    sources = [SOURCE.encode(list(word)) for word in ("abc", "h" * 20, "ccccd", "ba", "a", "bdef")]
-    shapes = []
-
-    def compile(program):
-        def run(model, *arrays):
-            shapes.append(max((array.shape for array in arrays), key=len))
-            return compiled(model, *arrays)
-
-        compiled = by_rows(program)
-        return run
-
-    by_rows = translating.by_rows
-    monkeypatch.setattr(translating, "by_rows", compile)
-    monkeypatch.setattr(translating, "SHORTEST", 16)
-    found = task.translator.translate_ids(parameters, sources, batch_size=2)
-    assert shapes == [(2, 8, 16), (2, 8, 32)]  # slots, rows per slot, tokens
-    lengths = [len(ids) for ids in found]
-    assert max(lengths) > 24 > min(lengths)  # so that some rows are decoded again
-    model = nnx.merge(task.learner.definition, parameters)
-    strategy = Greedy() if num_beams == 1 else Beam(num_beams, length_penalty=GNMT(0.6))
-    options = {"strategy": strategy, "max_tokens": 32, "start": BOS, "stop": EOS}
-    expected = generate(model, [[*source, EOS] for source in sources], buckets=[32], **options)
-    np.testing.assert_array_equal(expected.lengths, lengths)
-    for ids, whole in zip(found, expected.tokens, strict=True):
-        np.testing.assert_array_equal(ids, whole[: len(ids)])
 
 
 def test_copied_words_are_aligned_one_to_one():
