@@ -61,7 +61,7 @@ def predict(
         return line, ids
 
     def answer(inputs: Sequence[tuple[str, list[int]]]) -> Iterable[Prediction]:
-        return (_prediction(model, tokenizer, *given, options) for given in inputs)
+        return (_prediction(model, tokenizer, line, ids, options) for line, ids in inputs)
 
     return show((predictions(lines, read, answer) for lines in groups), form)
 

@@ -22,13 +22,7 @@ from experiments.data.windows import Buckets, Once, Windows
 from experiments.data.words import WHOLE
 from experiments.losses import TokenLosses
 from experiments.registry import DATASETS, TaskParts, task
-from experiments.tasks.prediction import (
-    Choice,
-    Prediction,
-    Sentence,
-    read_image,
-    read_sentence,
-)
+from experiments.tasks.prediction import Choice, Prediction, Sentence, read_image, read_sentence
 from experiments.tasks.task import Examples, Ids, Task
 from experiments.training.step import TrainState
 

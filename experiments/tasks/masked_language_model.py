@@ -13,12 +13,7 @@ from jax import Array
 from attention.modules import MaskedLanguageModel
 from attention.primitives import masks
 from experiments.analysis.collect import Example
-from experiments.analysis.senses import (
-    SenseVectors,
-    check_senses,
-    occurrences,
-    sense_accuracy,
-)
+from experiments.analysis.senses import SenseVectors, check_senses, occurrences, sense_accuracy
 from experiments.config.batch import SentenceBatchPart
 from experiments.config.model import EncoderModel
 from experiments.config.train import LabelTrainPart

@@ -376,17 +376,17 @@ class Task(ABC, Generic[Batch]):
         room = getattr(self.config.batch, "row_length", 0) or longest
         if self.source.may_split:
             return examples, ids(examples, room - self.ends)
-        found = ids(examples)
-        lengths = found.lengths.max(axis=1) - 1 + self.ends
+        stored = ids(examples)
+        lengths = stored.lengths.max(axis=1) - 1 + self.ends
         may_drop = split == "train" and hasattr(self.config.data, "faults")
         if may_drop and self.config.data.faults == "drop" and lengths.max() > room:
             fits, what = lengths <= room, f"more than {room} subwords"
             warn_dropped("train", int(np.sum(~fits)), len(fits), what)
             if not fits.any():
                 raise UsageError(f"no pair of the train split is left: all have {what}")
-            name = f"{found.path.name} without {what}"
+            name = f"{stored.path.name} without {what}"
             examples = store_text(self.splits.cache, partial(compress, examples, fits), name)
-            found = ids(examples)
+            stored = ids(examples)
             lengths = lengths[fits]
         if lengths.max() > longest:
             text = examples[int(lengths.argmax())].source
@@ -395,7 +395,7 @@ class Task(ABC, Generic[Batch]):
                 f"model.max_length={longest}"
                 + (", or leave such pairs out by data.faults=drop" if may_drop else "")
             )
-        return examples, found
+        return examples, stored
 
 
 def perplexity(name: str, nll: float) -> dict[str, float]:
