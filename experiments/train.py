@@ -1,6 +1,5 @@
 """Train a model or continue its run, then measure it."""
 
-import sys
 from pathlib import Path
 
 from experiments.analysis.curves import draw_learning_curve
@@ -56,9 +55,10 @@ def train(
     print(
         f"{batches.epoch.examples:,} examples, {sizes} tokens, "
         f"{task.learner.num_parameters:,} parameters\n"
-        f"{batches.padding:.1%} of the positions in training batches are padding"
+        f"{batches.padding:.1%} of the positions in training batches are padding\n"
+        "compiling the training step at the first batch of each shape",
+        flush=True,
     )
-    print("compiling the training step for each shape of batches", file=sys.stderr, flush=True)
     trained = fit_in(workdir, task, batches, parameters, profile=profile, wandb=wandb)
     draw_learning_curve(workdir.path, workdir.learning_curve)
     measure(task, workdir, trained, {name: name for name in task.test_splits}, before)
