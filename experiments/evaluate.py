@@ -1,16 +1,17 @@
-"""Measure a trained model again, or on other data."""
+"""Measure a trained model again, on other data, with other decoding, or beside another run."""
 
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from experiments.config import Config
 from experiments.config.differences import differences, flat
-from experiments.errors import as_usage_errors, one_of
-from experiments.evaluation.other_run import OtherRun, load_other_run
+from experiments.errors import UsageError, as_usage_errors, one_of
 from experiments.registry import TASKS
-from experiments.results import report, results_so_far
+from experiments.results import deciding, report, results_so_far
+from experiments.scores import paired_bootstrap
 from experiments.tasks.task import Task
 from experiments.training.session import Trained, restore
 from experiments.workdir import Workdir
@@ -23,12 +24,10 @@ def evaluate(
     split: str | None = None,
     against: Workdir | None = None,
 ) -> None:
-    """Measure the newest checkpoint of a run, and write its results file again.
-
-    Splits with another text than those of the run have labels of their own, of `label_splits`.
+    """Measure the newest checkpoint of a run, and add its scores to the results file.
 
     Args:
-        config: of the run, or with other data.
+        config: of the run, or with other data or decoding; see `label_splits`.
         workdir: of the run.
         cache: where generated data is kept.
         split: the only one that is measured; all test splits by default.
@@ -36,7 +35,7 @@ def evaluate(
 
     Raises:
         UsageError: data without this split, a text that has changed although its name has not, or
-            as `load_other_run`.
+            another run that was not measured on the same sentences.
     """
     task = TASKS[config.task].load(config, workdir, cache)
     names = task.test_splits
@@ -45,59 +44,100 @@ def evaluate(
             one_of("--split", split, task.known_splits)
         names = (split,)
     labels = label_splits(task, workdir, names)
-    other = None
-    if against is not None:
-        pairs = {labels[name]: task.examples(name) for name in names}
-        tokenized = getattr(config.data, "tokenized", False)
-        other = load_other_run(against, workdir, pairs, tokenized=tokenized)
+    others = other_translations(task, workdir, against, labels) if against else {}
     before = results_so_far(workdir)
-    measure(task, workdir, restore(workdir, task), labels, before, other)
+    measure(task, workdir, restore(workdir, task), labels, before, others)
 
 
 def label_splits(task: Task, workdir: Workdir, names: Sequence[str]) -> dict[str, str]:
     """Store the fingerprints of splits, and return the label of each in the results.
 
-    The label is the name of the split, or for another text than that of the run the name and the
-    fields of the data that have changed, as "test@test_2017"; if that is the label of a third text,
-    digits of the fingerprint follow, as "test@test_2017-1f0c9a".
+    The label is the name of the split and, where the text or the decoding is not that of the run,
+    the fields that have changed, as "test@test_2017" or "test@num_beams=5"; if that is the label of
+    a third text, digits of the fingerprint follow, as "test@test_2017-1f0c9a".
 
     Raises:
         UsageError: another text in the place of that of the run.
     """
-    known = workdir.load_texts()
+    known, labels = workdir.load_texts(), {}
     texts = {name: task.splits[name].fingerprint for name in names}
-    labels = {}
     for name, text in texts.items():
-        labels[name] = name
-        if known.get(name, text) != text and (changes := _changes(task, workdir, name)):
-            label = _label(name, changes)
-            labels[name] = label if known.get(label, text) == text else f"{label}-{text[:6]}"
+        changes = settings(task, workdir, name)
+        if not any(field.startswith("data.") for field in changes):
+            workdir.check_texts({name: text})
+        label = _label(name, changes)
+        labels[name] = label if known.get(label, text) == text else f"{label}-{text[:6]}"
     workdir.keep_texts({labels[name]: text for name, text in texts.items()})
     return labels
 
 
-def _changes(task: Task, workdir: Workdir, split: str) -> dict[str, Any]:
-    """Return the fields of the data that differ from those of the run and concern a split."""
-    there, here = (each.to_dict()["data"] for each in (workdir.load_config(), task.config))
-    others, values = {*task.known_splits} - {split}, flat({"data": here})
-    return {
-        name: values[name]
-        for name in differences({"data": there}, {"data": here})
-        if name.rpartition(".")[2] not in others
-    }
+def settings(task: Task, workdir: Workdir, split: str) -> dict[str, Any]:
+    """Return the fields of another text, and of decoding, in which a split differs from the run."""
+    there, here = (
+        {"data": tree["data"], "decoding": _decoding(tree)}
+        for tree in (workdir.load_config().to_dict(), task.config.to_dict())
+    )
+    text = task.splits[split].fingerprint
+    if workdir.load_texts().get(split, text) == text:  # it may have moved
+        there["data"] = here["data"]
+    others, values = {*task.known_splits} - {split}, flat(here)
+    changed = differences(there, here)
+    return {name: values[name] for name in changed if name.rpartition(".")[2] not in others}
+
+
+def _decoding(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of decoding that scores depend on."""
+    decoding = tree.get("decoding") or {}
+    return deciding(decoding) if "metrics" in decoding else {}
 
 
 def _label(split: str, changes: Mapping[str, Any]) -> str:
     """Return the name of a split and the changed values, as text that a file name may contain."""
-    values = (_shown(name, value) for name, value in sorted(changes.items()))
-    return "@".join([split, *(re.sub(r"[^\w.=+-]+", "_", value) for value in values)])
+    label = split
+    for name, value in sorted(changes.items()):
+        shown = f"{name.rpartition('.')[2]}={value}"
+        if isinstance(value, str):
+            shown = Path(value).resolve().name  # as that of the folder "."
+        label += "@" + re.sub(r"[^\w.=+-]+", "_", shown)
+    return label
 
 
-def _shown(name: str, value: Any) -> str:  # noqa: ANN401 - any field
-    """Return what a label contains of a field."""
-    if name == "data.path":
-        return Path(value).resolve().name  # that of "." is empty
-    return Path(value).name if isinstance(value, str) else f"{name.rpartition('.')[2]}={value}"
+def other_translations(
+    task: Task, workdir: Workdir, theirs: Workdir, labels: Mapping[str, str]
+) -> dict[str, dict[str, Any]]:
+    """Return workdir, other decoding, BLEU and hypotheses of another run, by the labels of splits.
+
+    Splits with the same text correspond. Text that is tokenized already has "tok_bleu".
+
+    Raises:
+        UsageError: the same run, or one that was not measured on these sentences.
+    """
+    if theirs.path.resolve() == workdir.path.resolve():
+        raise UsageError(f"--against needs another run than {workdir.path} itself")
+    score = "tok_bleu" if getattr(task.config.data, "tokenized", False) else "bleu"
+    config, splits = theirs.load_config().to_dict(), theirs.load_results()["splits"]
+    texts, others = workdir.load_texts(), {}
+    for split, label in labels.items():
+        same = [name for name, text in theirs.load_texts().items() if text == texts[label]]
+        name = next((name for name in (label, *same) if score in splits.get(name, {})), "")
+        if name not in same:
+            raise UsageError(
+                f"{theirs.path} has no {score} of the sentences of the {label} split: "
+                f"--mode=evaluate --split={split} --workdir={theirs.path} measures its own"
+            )
+        decoding = flat({"decoding": _decoding(config)}) | splits[name].get("settings", {})
+        ours = flat({"decoding": _decoding(task.config.to_dict())})
+        others[label] = {
+            "workdir": str(theirs.path),
+            "decoding": {
+                field.removeprefix("decoding."): decoding[field]
+                for field in ours
+                if decoding[field] != ours[field]
+            },
+            score: splits[name][score],
+            "hypotheses": theirs.load_hypotheses(name),
+        }
+    return others
 
 
 def measure(
@@ -106,7 +146,7 @@ def measure(
     trained: Trained,
     labels: Mapping[str, str],
     before: Mapping[str, Any],
-    other: OtherRun | None = None,
+    others: Mapping[str, dict[str, Any]] = MappingProxyType({}),
 ) -> None:
     """Measure a model on some splits, and write and print what it achieves.
 
@@ -114,26 +154,34 @@ def measure(
         task: of the run.
         workdir: of the run.
         trained: the model.
-        labels: of the splits, as `label_splits` returns them.
+        labels: of the splits, see `label_splits`.
         before: the results so far.
-        other: another run; its translations are compared with these.
+        others: translations of another run, see `other_translations`.
     """
     scores: dict[str, dict[str, Any]] = {}
     rows = {}
     for name, label in labels.items():
         measured = task.measure(trained.state, name)
         suffix = label.removeprefix(name)
-        scores |= {f"{part}{suffix}": each for part, each in measured.scores.items()}
+        scores |= {f"{part}{suffix}": values for part, values in measured.scores.items()}
         if suffix:
-            scores[label]["data"] = _changes(task, workdir, name)
+            scores[label]["settings"] = settings(task, workdir, name)
         if measured.answers is not None:
             pairs = zip(task.examples(name), measured.answers, strict=True)
             rows[label] = [(pair.source, pair.target, answer) for pair, answer in pairs]
-        if other is not None:
-            references = [target for _, target, _ in rows[label]]
-            scores[label]["against"] = other.against(label, measured.answers, references)
-    for label, each in rows.items():  # after all are measured, together with their scores
-        workdir.keep_hypotheses(label, each)
-    report(task.config, workdir, task.learner, *trained, scores, before)
+        if label in others:
+            _, references, answers = zip(*rows[label], strict=True)
+            theirs, tokenized = others[label].pop("hypotheses"), "tok_bleu" in others[label]
+            p = paired_bootstrap(theirs, answers, references, tokenized=tokenized)
+            scores[label]["against"] = {**others[label], "p": p}
+    for label, answers in rows.items():  # after all are measured, together with their scores
+        workdir.keep_hypotheses(label, answers)
+    about = {
+        "step": int(trained.state.step),
+        "ended": trained.ended,
+        "training_seconds": round(trained.seconds, 1),
+        "parameters": task.learner.num_parameters,
+    }
+    report(workdir, about, scores, before)
     if labels.get("test") == "test":
         task.artifacts(trained.state, workdir)

@@ -35,7 +35,6 @@ from experiments.config import Config
 from experiments.config.mesh import MeshPart
 from experiments.data.tokenizers import EOS
 from experiments.errors import UsageError, as_usage_errors, one_of
-from experiments.explanations import ORIGIN
 from experiments.files import write_whole
 from experiments.origin import origin
 from experiments.registry import TASKS

@@ -4,14 +4,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from experiments.config import Config
-from experiments.config.build import as_tree
 from experiments.files import write_whole
-from experiments.training.learner import Learner
-from experiments.training.step import TrainState
 from experiments.workdir import Workdir
 
-Scores = Mapping[str, object]
+Scores = Mapping[str, Any]
 
 # Labels and formats of scores; those of plugins are printed by their names.
 SHOWN = {
@@ -30,68 +26,45 @@ FIELDS_WITHOUT_EFFECT_ON_OUTPUT = {"hypotheses", "n_best", "metrics"}
 
 
 def report(
-    config: Config,
-    workdir: Workdir,
-    learner: Learner,
-    state: TrainState,
-    seconds: float,
-    ended: bool,
-    splits: Mapping[str, Scores],
-    before: Mapping[str, Any],
+    workdir: Workdir, measured: Mapping[str, Any], splits: Mapping[str, Scores], before: Scores
 ) -> None:
-    """Write the results file and print the scores of each split, one split a line.
+    """Add scores to the results file, and print them, one split a line.
 
-    Earlier scores of other splits are kept if parameters and decoding are the same.
+    Earlier scores stay if they are of the same step.
 
     Args:
-        config: of the run.
         workdir: of the run.
-        learner: the model.
-        state: that was measured.
-        seconds: of training.
-        ended: whether the training has ended.
-        splits: the scores.
+        measured: step, ended, training_seconds and parameters.
+        splits: the scores by the label of a split.
         before: the results so far, {} if there are none.
     """
     # Metrics and tasks of plugins return numbers of NumPy and jax too.
     splits = json.loads(json.dumps(splits, default=float))
-    results = {
-        "step": int(state.step),
-        "ended": ended,
-        "training_seconds": round(seconds, 1),
-        "parameters": learner.num_parameters,
-        "splits": splits,
-    }
-    if config.decoding:  # may differ from that of the run
-        results["decoding"] = as_tree(config.decoding)
-    if before and _how(before) == _how(results):
-        results["splits"] = before["splits"] | splits
-    elif others := before.get("splits", {}).keys() - splits.keys():
-        print(f"scores of {', '.join(sorted(others))} were measured otherwise, and are left out")
-    write_whole(workdir.results, json.dumps(results, indent=2) + "\n")
-    step, last = results["step"], max(results["step"], workdir.newest_step())
-    measured = "" if step == last else f"; measured: step {step:,}"
-    print(f"{last:,} steps, {results['training_seconds']} s of training{measured}")
-    for split, scores in splits.items():
-        print(line_of(split, scores))
-        if data := scores.get("data"):
-            print(f"{'':14s}{', '.join(f'{name}={value}' for name, value in data.items())}")
+    step, kept = measured["step"], before.get("splits", {})
+    if kept and before["step"] != step:
+        if others := kept.keys() - splits.keys():
+            print(f"scores of step {before['step']:,} are left out: {', '.join(sorted(others))}")
+        kept = {}
+    every = kept | {label: kept.get(label, {}) | scores for label, scores in splits.items()}
+    write_whole(workdir.results, json.dumps({**measured, "splits": every}, indent=2) + "\n")
+    last = max(step, workdir.newest_step())
+    of_step = "" if step == last else f"; measured: step {step:,}"
+    print(f"{last:,} steps, {measured['training_seconds']} s of training{of_step}")
+    for label, scores in splits.items():
+        print(line_of(label, scores))
+        if settings := scores.get("settings"):
+            print(f"{'':14s}{', '.join(f'{name}={value}' for name, value in settings.items())}")
         if other := scores.get("against"):
-            decoding = differing(other["decoding"], deciding(results["decoding"]))
-            score = " ".join(_shown(other)[0].split())
+            otherwise, score = differing(other["decoding"], {}), " ".join(_shown(other)[0].split())
             print(
-                f"{'':14s}against {other['workdir']}{decoding}: {score}, p = {other['p']:.3f} that "
-                f"chance alone makes them differ so ({BOOTSTRAP})"
+                f"{'':14s}against {other['workdir']}{otherwise}: {score}, p = {other['p']:.3f} "
+                f"that chance alone makes them differ so ({BOOTSTRAP})"
             )
     print(f"everything is in {workdir.path}")
 
 
 def results_so_far(workdir: Workdir) -> dict[str, Any]:
-    """Return the results of a run, {} if it has none; to be read before anything is measured.
-
-    Raises:
-        UsageError: they are damaged.
-    """
+    """Return the results of a run, {} if it has none; to be read before anything is measured."""
     return workdir.load_results() if workdir.results.exists() else {}
 
 
@@ -99,6 +72,12 @@ def differing(decoding: Mapping[str, Any], usual: Mapping[str, Any]) -> str:
     """Return the fields of `decoding` that differ from `usual`, in parentheses."""
     fields = [f"{name}={value}" for name, value in decoding.items() if usual.get(name) != value]
     return f" (decoding: {', '.join(fields)})" if fields else ""
+
+
+def deciding(decoding: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of `decoding` that translations depend on."""
+    ignored = FIELDS_WITHOUT_EFFECT_ON_OUTPUT
+    return {name: value for name, value in decoding.items() if name not in ignored}
 
 
 def line_of(split: str, scores: Scores) -> str:
@@ -118,14 +97,3 @@ def _shown(scores: Scores) -> list[str]:
         for name, (label, form) in (SHOWN | others).items()
         if name in scores
     ]
-
-
-def _how(results: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the step and the decoding that scores depend on."""
-    return {"step": results["step"], "decoding": deciding(results.get("decoding", {}))}
-
-
-def deciding(decoding: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of `decoding` that translations depend on."""
-    ignored = FIELDS_WITHOUT_EFFECT_ON_OUTPUT
-    return {name: value for name, value in decoding.items() if name not in ignored}

@@ -41,8 +41,7 @@ def train(
         import_wandb()
     print(f"reading the {config.data.name} data")
     task = TASKS[config.task].prepare(config, cache, workdir)
-    for split in task.known_splits:
-        task.ids(split)  # raises for an example that does not fit
+    task.check()
     batches = task.training_batches()
     batch, rows = task.learner.batch_reader(batches)(0)
     task.learner.trace(batch)
@@ -60,7 +59,9 @@ def train(
     print(
         f"{batches.epoch.examples:,} examples, {sizes} tokens, "
         f"{task.learner.num_parameters:,} parameters\n"
-        f"{batches.padding:.1%} of the positions in training batches are padding"
+        f"{batches.padding:.1%} of the positions in training batches are padding\n"
+        "compiling the training step at the first batch of each shape",
+        flush=True,
     )
     if report := row_report(task.learner.mesh, config, rows, len(jax.tree.leaves(batch)[0])):
         print(report)

@@ -11,9 +11,9 @@ from flax import nnx
 from experiments.config import Config
 from experiments.config.mesh import MeshPart
 from experiments.data.tokenizers import Tokenizers
-from experiments.inference.prediction import Prediction
 from experiments.registry import TASKS
 from experiments.sharding import one_copy
+from experiments.tasks.prediction import Prediction
 from experiments.training.session import restore
 from experiments.training.step import TrainState
 from experiments.workdir import Workdir

@@ -30,11 +30,13 @@ SHORT = [
 def own_registries(monkeypatch):
     """Forget plugins, and what they register, after each test."""
     monkeypatch.setattr(plugin, "_IMPORTED", set())
-    for each in vars(registry).values():
-        if isinstance(each, registry.Registry):
-            monkeypatch.setattr(each, "_own", dict(each))
+    registries = [each for each in vars(registry).values() if isinstance(each, registry.Registry)]
+    before = [dict(each) for each in registries]
     with in_repository(), drawn_initial_states():
         yield
+    for each, entries in zip(registries, before, strict=True):
+        each.clear()
+        each.update(entries)
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """Classification: an encoder predicts the class of a text or an image."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,7 +9,7 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
-from attention.modules import Classifier, Embedding, Output, PatchEmbedding
+from attention.modules import Classifier, Embedding, PatchEmbedding
 from experiments.analysis.collect import Example
 from experiments.config import Config
 from experiments.config.batch import ExampleBatchPart
@@ -18,11 +18,9 @@ from experiments.config.train import LabelTrainPart
 from experiments.data.examples import EncodedPair
 from experiments.data.pipeline import Buckets, ShuffledBatches, SortedBatches
 from experiments.data.tokenizers import PAD, SPECIALS, WHOLE, Tokenizers, Words
-from experiments.inference.images import read_image
-from experiments.inference.prediction import Choice, Prediction
-from experiments.inference.sentence import Sentence, read_sentence
 from experiments.losses import TokenLosses
 from experiments.registry import DATASETS, TaskParts, task
+from experiments.tasks.prediction import Choice, Prediction, Sentence, read_image, read_sentence
 from experiments.tasks.task import Examples, Ids, Task
 from experiments.training.step import TrainState
 
@@ -59,8 +57,7 @@ class LabelledBatch(NamedTuple):
 class Classification(Task[LabelledBatch]):
     """An encoder that reads the source of an example and predicts its target, a class."""
 
-    has_end = False
-    has_perplexity = False
+    ends = 0
 
     @classmethod
     def learn_tokenizers(cls, config: Config, train: Examples, cache: Path) -> Tokenizers:
@@ -103,7 +100,7 @@ class Classification(Task[LabelledBatch]):
         ids = self.ids("train")
         windows = ShuffledBatches(_Counted(ids), self._layout, seed=self.config.seed)
         if not self.source.has_images:  # each row has `max_length` positions
-            filled = self._positions(ids).mean() / self.config.model.max_length
+            filled = (ids.lengths[:, 0] - 1).mean() / self.config.model.max_length
             windows.padding = 1 - (1 - windows.padding) * filled
         return windows
 
@@ -121,20 +118,19 @@ class Classification(Task[LabelledBatch]):
         return Buckets([1], self.config.batch.size, self._batch)
 
     def _batch(self, members: Sequence[EncodedPair], size: int, length: int) -> LabelledBatch:
-        del length  # all inputs have the same
-        missing = size - len(members)
-        labels = np.array([target[0] - len(SPECIALS) for _, target in members] + [0] * missing)
-        counted, lengths = np.arange(size) < len(members), None
+        labels, counted = np.zeros(size, np.int32), np.arange(size) < len(members)
+        labels[counted] = [target[0] - len(SPECIALS) for _, target in members]
         if self.source.has_images:
-            inputs = np.repeat(self._blank[None], size, axis=0)
-            for row, (image, _) in enumerate(members):
-                inputs[row] = image
-        else:
+            inputs, lengths = np.repeat(self._blank[None], size, axis=0), None
+        else:  # all rows have the length that the model reads
             inputs = np.full((size, self.config.model.max_length), PAD, np.int32)
             lengths = np.ones(size, np.int32)
-            for row, (ids, _) in enumerate(members):
-                inputs[row, : len(ids)], lengths[row] = ids, len(ids)
-        return LabelledBatch(inputs, lengths, labels.astype(np.int32), counted)
+        for row, (source, _) in enumerate(members):
+            if lengths is None:
+                inputs[row] = source
+            else:
+                inputs[row, : len(source)], lengths[row] = source, len(source)
+        return LabelledBatch(inputs, lengths, labels, counted)
 
     def loss(
         self, model: Classifier, batch: LabelledBatch, rng: Array | None
@@ -144,14 +140,20 @@ class Classification(Task[LabelledBatch]):
         objective = self.objective(training=rng is not None)
         return objective(output.logits, batch.labels, batch.counted), output.losses
 
+    def losses(self, state: TrainState, split: str) -> dict[str, float]:
+        """As in `Task`, without a perplexity: classes are no tokens."""
+        return self.learner.losses(state.parameters, self.batches(split))
+
     @cached_property
-    def _probabilities(self) -> Any:  # noqa: ANN401 - a jitted function
+    def _probabilities(self) -> Callable[..., Any]:
         return self.learner.apply(
             lambda model, inputs, lengths: nnx.softmax(model(inputs, lengths=lengths).logits)
         )
 
-    def read(self, line: str) -> Sentence | np.ndarray:
-        """Read a sentence, or the image in the file that a line names."""
+    def read(self, line: str | np.ndarray) -> Sentence | np.ndarray:
+        """Read a sentence, or the image in the file that a line names; an image stays as it is."""
+        if not isinstance(line, str):
+            return line
         if self.source.has_images:
             return read_image(line, self.splits["train"][0].source.shape)
         longest = self.config.model.max_length
@@ -161,33 +163,29 @@ class Classification(Task[LabelledBatch]):
         self, state: TrainState, inputs: Sequence[Sentence | np.ndarray]
     ) -> Iterator[Prediction]:
         """Name the class of each input."""
-        sources = [each.ids if isinstance(each, Sentence) else each for each in inputs]
+        sources = [read.ids if isinstance(read, Sentence) else read for read in inputs]
         examples = [EncodedPair(source, (len(SPECIALS),)) for source in sources]  # of any class
-        for start in range(0, len(inputs), self.config.batch.size):
-            part = slice(start, start + self.config.batch.size)
-            batch = self._batch(examples[part], self.config.batch.size, 1)
-            found = self._probabilities(state.parameters, batch.inputs, batch.lengths)
-            yield from map(self._prediction, inputs[part], np.asarray(found))
+        size = self.config.batch.size
+        for start in range(0, len(inputs), size):
+            part = slice(start, start + size)
+            batch = self._batch(examples[part], size, 1)
+            rows = self._probabilities(state.parameters, batch.inputs, batch.lengths)
+            yield from map(self._prediction, inputs[part], np.asarray(rows))
 
-    def _prediction(self, given: Sentence | np.ndarray, probabilities: np.ndarray) -> Prediction:
+    def _prediction(self, read: Sentence | np.ndarray, probabilities: np.ndarray) -> Prediction:
         tokenizer, order = self.tokenizers.target, np.argsort(-probabilities)
         names = [tokenizer.token(number + len(SPECIALS)) for number in order]
         ranked = [*zip(names, probabilities[order].tolist(), strict=True)]
-        note = given.note(self.tokenizers.source) if isinstance(given, Sentence) else ""
+        note = read.note(self.tokenizers.source) if isinstance(read, Sentence) else ""
         place = 0 if self.config.model.pooling == "class_token" else None
-        return Prediction(
-            names[:1],
-            lambda: {"class": names[0], "probabilities": dict(ranked)},
-            note,
-            choices=[Choice(place, ranked)],
-        )
+        details = {"class": names[0], "probabilities": dict(ranked)}
+        return Prediction(names[:1], lambda: details, note, choices=[Choice(place, ranked)])
 
     def example(
         self, state: TrainState, source: str | np.ndarray, target: str | None = None
     ) -> Example:
         """As in `Task`; a text for a model of images is the name of a file."""
-        del state, target
-        read = self._read(source)
+        read = self.read(source)
         if isinstance(read, Sentence):
             ids, labels = np.array(read.ids), read.tokens(self.tokenizers.source)
         else:
@@ -201,36 +199,15 @@ class Classification(Task[LabelledBatch]):
             unknown={"encoder": [len(begin) + place for place in getattr(read, "unknown", ())]},
         )
 
-    def encoder_predictions(
-        self, state: TrainState, sources: Sequence[str | np.ndarray]
-    ) -> Iterator[Prediction]:
-        """As in `Task`."""
-        return self.answers(state, [*map(self._read, sources)])
-
-    def _read(self, source: str | np.ndarray) -> Sentence | np.ndarray:
-        return self.read(source) if isinstance(source, str) else source
-
-    def attended(
-        self,
-        model: Classifier,
-        inputs: Mapping[str, Array],
-        lengths: Mapping[str, Array],
-        returning: Sequence[str] = (),
-    ) -> Mapping[str, Output]:
-        """As in `Task`."""
-        valid = None if self.source.has_images else lengths["encoder"]
-        return {"encoder": model(inputs["encoder"], lengths=valid, returning=returning)}
-
     def sample(self, state: TrainState) -> str:
         """Classify a few validation examples."""
-        examples = self.examples("validation")[:SAMPLED]
-        sources = [example.source for example in examples]
-        answer = self.answers if self.source.has_images else self.predict
-        lines = []
-        for example, found in zip(examples, answer(state, sources), strict=True):
-            text = "".join(found.text)
-            mark = "=" if text == example.target else "≠"
-            lines += [f"  {_shown(example.source)}", f"  → {text} {mark} {example.target}"]
+        lines, examples = [], self.examples("validation")[:SAMPLED]
+        answers = self.predict(state, [example.source for example in examples])
+        for (source, target, _), answer in zip(examples, answers, strict=True):
+            text = "".join(answer.text)
+            mark = "=" if text == target else "≠"
+            shown = source if isinstance(source, str) else _picture(source)
+            lines += [f"  {shown}", f"  → {text} {mark} {target}"]
         return "\n".join(lines)
 
 
@@ -245,9 +222,7 @@ class _Counted:
         return self._ids[number]
 
 
-def _shown(source: str | np.ndarray) -> str:
-    """Return a text, or an image as lines of characters."""
-    if isinstance(source, str):
-        return source
-    lines = (source[..., 0] * (len(SHADES) - 1)).round().astype(int)
+def _picture(image: np.ndarray) -> str:
+    """Return an image as lines of characters."""
+    lines = (image[..., 0] * (len(SHADES) - 1)).round().astype(int)
     return "\n  ".join("".join(SHADES[shade] for shade in line) for line in lines)

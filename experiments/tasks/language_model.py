@@ -9,26 +9,24 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
-from attention.modules import LanguageModel, Output
+from attention.modules import LanguageModel
 from attention.primitives import masks
 from experiments.analysis.collect import Example
 from experiments.config.batch import TextBatchPart
 from experiments.config.decoding import SamplingPart
 from experiments.config.model import DecoderModel
 from experiments.config.train import LabelTrainPart
-from experiments.data.examples import SentencePair
 from experiments.data.packing import PackedBatch
 from experiments.data.pipeline import PackedRows, ShuffledBatches, SortedBatches
 from experiments.data.text_windows import FixedWindows, RandomWindows, TextBatch
 from experiments.data.tokenizers import BOS
 from experiments.errors import UsageError
 from experiments.experts import make_layer
-from experiments.inference.prediction import Prediction
-from experiments.inference.sentence import Sentence
-from experiments.inference.text_generator import TextGenerator
 from experiments.losses import TokenLosses
 from experiments.registry import TaskParts, task
-from experiments.tasks.task import SHOWN, Examples, Ids, Task
+from experiments.tasks.prediction import Prediction, Sentence
+from experiments.tasks.task import Examples, Ids, Task
+from experiments.tasks.text_generator import TextGenerator
 from experiments.training.step import TrainState
 
 SAMPLED = 200  # tokens of a sample
@@ -48,13 +46,6 @@ EVALUATED_ROWS = 256  # windows of running text in a batch that is measured
 )
 class LanguageModeling(Task[TextBatch | PackedBatch]):
     """A decoder that reads running text, or packed rows of the sources of examples."""
-
-    has_targets = False
-
-    @property
-    def reads_blank(self) -> bool:
-        """Whether a text has a begin token, which the model continues."""
-        return not self.source.is_running
 
     def model(self, rngs: nnx.Rngs) -> LanguageModel:
         """As in `Task`."""
@@ -85,10 +76,9 @@ class LanguageModeling(Task[TextBatch | PackedBatch]):
         examples, ids = super()._fitting(split)
         context = self.config.batch.row_length
         if self.source.is_running and len(ids.ids) <= context:
-            place = f" of {path}" if (path := self.config.data.path) else ""
             raise UsageError(
-                f"the {split} split{place} has {len(ids.ids)} characters: batch.row_length="
-                f"{context} needs at least {context + 1}"
+                f"the {split} split has {len(ids.ids)} characters: batch.row_length={context} "
+                f"needs at least {context + 1}"
             )
         if not self.source.is_running and (longest := ids.lengths.max()) > context:
             raise UsageError(
@@ -125,27 +115,23 @@ class LanguageModeling(Task[TextBatch | PackedBatch]):
             self.tokenizers.source,
             self.config,
             begin=() if self.source.is_running else (BOS,),
-            has_end=not self.source.is_running,
         )
 
-    def read(self, line: str) -> tuple[str, Sentence]:
+    def read(self, line: str) -> Sentence:
         """Read a prompt."""
-        return line, self.writer.read(line)
+        return self.writer.read(line)
 
-    def answers(
-        self, state: TrainState, inputs: Sequence[tuple[str, Sentence]]
-    ) -> Iterable[Prediction]:
+    def answers(self, state: TrainState, inputs: Sequence[Sentence]) -> Iterable[Prediction]:
         """Continue each prompt."""
-        return (self.writer.predict(state.parameters, *prompt) for prompt in inputs)
+        return (self.writer.predict(state.parameters, prompt) for prompt in inputs)
 
     def example(self, state: TrainState, source: str, target: str | None = None) -> Example:
         """As in `Task`; if the target is None, the most probable tokens continue the text."""
         sentence = self.writer.read(source, max_tokens=0)
         ids = self.writer.ids(state.parameters, sentence, CONTINUED if target is None else 0)
-        labels = [self.tokenizers.source.token(number) for number in ids]
+        begin, labels = len(self.writer.begin), [*map(self.tokenizers.source.token, ids)]
         for place, word in sentence.unknown.items():
-            labels[len(self.writer.begin) + place] = word
-        begin = len(self.writer.begin)
+            labels[begin + place] = word
         return Example(
             {"decoder": np.array(ids)},
             {"decoder": labels},
@@ -153,27 +139,6 @@ class LanguageModeling(Task[TextBatch | PackedBatch]):
             unknown={"decoder": [begin + place for place in sentence.unknown]},
             continuation=len(ids) - begin - len(sentence.ids),
         )
-
-    def attended(
-        self,
-        model: LanguageModel,
-        inputs: Mapping[str, Array],
-        lengths: Mapping[str, Array],
-        returning: Sequence[str] = (),
-    ) -> Mapping[str, Output]:
-        """As in `Task`: padding follows the tokens, so no token attends to it."""
-        del lengths
-        return {"decoder": model(inputs["decoder"], returning=returning)}
-
-    def first_examples(self, split: str, number: int) -> list[SentencePair]:
-        """As in `Task`; of running text, pieces of `SHOWN` tokens."""
-        if not self.source.is_running:
-            return super().first_examples(split, number)
-        size = min(SHOWN, self.config.model.max_length)
-        ids = self.ids(split).ids[: number * size]
-        decode = self.tokenizers.source.decode
-        pieces = (ids[start : start + size] for start in range(0, len(ids), size))
-        return [SentencePair(decode(piece.tolist()), "") for piece in pieces]
 
     def sample(self, state: TrainState) -> str:
         """Write a text from nothing, or from its first character."""

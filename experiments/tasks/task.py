@@ -9,13 +9,16 @@ from itertools import compress
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
+import jax
 import numpy as np
 from flax import nnx
 from jax import Array
 
 from attention.modules import Output
+from attention.primitives import masks
 from experiments.analysis.collect import Collector, Example
 from experiments.config import Config
+from experiments.config.train import MONITORED
 from experiments.data.corpora import warn_dropped
 from experiments.data.examples import EncodedExamples, EncodedPair, SentencePair
 from experiments.data.pipeline import FiniteBatches, TrainingBatches, reads_rows
@@ -29,19 +32,21 @@ from experiments.data.store import (
     store_text,
 )
 from experiments.data.tokenizers import SIDES, Tokenizers
-from experiments.errors import UsageError, as_usage_errors, errors_of
-from experiments.evaluation.scores import answer_scores
-from experiments.inference.prediction import Prediction, predictions
+from experiments.errors import UsageError, as_usage_errors, errors_of, one_of
 from experiments.losses import Objective, TokenLosses, objective
-from experiments.registry import DATASETS, EVALUATORS, LOSSES
+from experiments.registry import DATASETS, EVALUATORS, LOSSES, TaskParts
+from experiments.scores import answer_scores
 from experiments.sharding import context_options
+from experiments.tasks.prediction import Prediction, predictions
 from experiments.training.duration import resolve_duration
 from experiments.training.learner import Learner
 from experiments.training.step import TrainState
 from experiments.workdir import Workdir
 
 SHOWN = 32  # tokens of a long text that are shown
+TRIED = 8  # references that metrics compare with themselves before the first step
 LARGEST_EXPONENT = math.log(sys.float_info.max)  # of a float
+TEXTS = {"text", "characters"}  # kinds of examples without a target
 
 Batch = TypeVar("Batch")
 Examples = TextStore | ImageStore
@@ -61,24 +66,27 @@ class Measured(NamedTuple):
 
 
 class Task(ABC, Generic[Batch]):
-    """Model, batches, loss and scores of a config.
+    """Data, model, loss, metrics and answers of a config.
 
-    Nothing is read and no parameter is allocated before it is used.
+    A task defines `model`, `training_batches`, `batches`, `loss` and `sample`; `read` and `answers`
+    for predictions; `example` and `attended` to be explained. Nothing is read and no parameter is
+    allocated before it is used.
 
     Attributes:
+        parts: types of the config, as it was registered.
+        sides: of an example that have tokens: 0 is the source, 1 the target.
+        ends: number of tokens that the model reads after each text.
         config: of the run.
         source: the dataset.
-        tokenizers: of the sides of an example.
+        tokenizers: of both sides.
         splits: the data as it was read.
         objective: `(*, training) -> (logits, labels, counts) -> TokenLosses`, for the loss that
             `train.loss` names; see `experiments.losses.objective`.
     """
 
-    sides: ClassVar[tuple[int, ...]] = (0,)  # of an example that have tokens
-    has_targets: ClassVar[bool] = True  # whether examples need a target
-    has_end: ClassVar[bool] = True  # whether a token ends each text that the model reads
-    has_perplexity: ClassVar[bool] = True  # whether the loss is that of tokens
-    reads_blank: bool = False  # whether the model writes from nothing, for a blank line
+    parts: ClassVar[TaskParts]
+    sides: ClassVar[tuple[int, ...]] = (0,)
+    ends: ClassVar[int] = 1
 
     def __init__(
         self, config: Config, tokenizers: Tokenizers, splits: Splits | None = None
@@ -102,17 +110,12 @@ class Task(ABC, Generic[Batch]):
     ) -> Self:
         """Read the training data, learn its tokens, and count the steps of `train.duration`.
 
-        Args:
-            config: of the run.
-            cache: folder of generated data.
-            workdir: of the run; one that was started from another run, and has a checkpoint, keeps
-                its tokens.
-            map_function: as in `store_ids`.
+        A run in `workdir` that was started from another, and has a checkpoint, keeps its tokens.
 
         Raises:
             UsageError: data that cannot be read or learned from.
         """
-        splits = Splits(config.data, cache, has_targets=cls.has_targets, map_function=map_function)
+        splits = cls._splits(config, cache, map_function)
         if config.train.start_from and workdir and workdir.newest_step():
             tokenizers = cls.load_tokenizers(config, workdir.path)
         else:
@@ -123,13 +126,13 @@ class Task(ABC, Generic[Batch]):
 
     @classmethod
     def load(cls, config: Config, workdir: Workdir, cache: Path) -> Self:
-        """Load the tokenizers of a run; no data is read.
+        """Load the tokenizers of a run; raise a UsageError if one is damaged. No data is read."""
+        return cls(config, cls.load_tokenizers(config, workdir.path), cls._splits(config, cache))
 
-        Raises:
-            UsageError: a tokenizer that is missing or damaged.
-        """
-        splits = Splits(config.data, cache, has_targets=cls.has_targets)
-        return cls(config, cls.load_tokenizers(config, workdir.path), splits)
+    @classmethod
+    def _splits(cls, config: Config, cache: Path, map_function: MapFunction = map) -> Splits:
+        has_targets = not {*cls.parts.reads} <= TEXTS
+        return Splits(config.data, cache, has_targets=has_targets, map_function=map_function)
 
     @classmethod
     def learn_tokenizers(cls, config: Config, train: Examples, cache: Path) -> Tokenizers:
@@ -139,16 +142,16 @@ class Task(ABC, Generic[Batch]):
             UsageError: that run has tokens of another kind.
         """
         text, folder = DATASETS[config.data.name].source.text, config.train.start_from
-        if folder and Workdir(folder).checkpoints.is_dir():
-            files = [text.FILE.format(side=SIDES[side]) for side in cls.sides]
-            if missing := [name for name in files if not (Path(folder) / name).is_file()]:
-                other = Workdir(folder).load_config()
-                raise UsageError(
-                    f"train.start_from={folder} has vocabularies of another kind: it is a run of "
-                    f"task={other.task!r} with data.name={other.data.name!r}, without {missing[0]}"
-                )
-            return text.load(Path(folder), cls.sides)
-        return text.learn(config.text, train, cache, cls.sides)
+        if not folder or not Workdir(folder).checkpoints.is_dir():
+            return text.learn(config.text, train, cache, cls.sides)
+        files = [text.FILE.format(side=SIDES[side]) for side in cls.sides]
+        if missing := [name for name in files if not (Path(folder) / name).is_file()]:
+            other = Workdir(folder).load_config()
+            raise UsageError(
+                f"train.start_from={folder} has vocabularies of another kind: it is a run of "
+                f"task={other.task!r} with data.name={other.data.name!r}, without {missing[0]}"
+            )
+        return text.load(Path(folder), cls.sides)
 
     @classmethod
     def load_tokenizers(cls, config: Config, folder: Path) -> Tokenizers:
@@ -161,11 +164,7 @@ class Task(ABC, Generic[Batch]):
 
     @abstractmethod
     def training_batches(self) -> TrainingBatches:
-        """Return the batch of each training step.
-
-        Raises:
-            UsageError: an example that has no room.
-        """
+        """Return the batch of each training step."""
 
     @abstractmethod
     def batches(self, split: str) -> FiniteBatches[Batch] | Iterable[Batch]:
@@ -178,97 +177,34 @@ class Task(ABC, Generic[Batch]):
     def loss(
         self, model: nnx.Module, batch: Batch, rng: Array | None
     ) -> tuple[TokenLosses, Mapping[str, Array]]:
-        """Sum the losses of a batch.
+        """Return the sums of the losses of a batch, and auxiliary losses of the model by name.
 
-        Args:
-            model: with parameters.
-            batch: of `training_batches` or `batches`.
-            rng: random key of dropout; None turns dropout off and measures plain cross-entropy.
-
-        Returns:
-            The sums, and the auxiliary losses of the model by name.
+        Without a random key, dropout is off and plain cross-entropy is measured.
         """
 
     @abstractmethod
     def sample(self, state: TrainState) -> str:
         """Show in a few lines what the model can do."""
 
-    @cached_property
-    def collector(self) -> Collector:
-        """Collects the attention of the model."""
-        return Collector(self)
-
-    def answer_split(self, state: TrainState, split: str) -> Sequence[str]:
-        """Return the answer to each example of a split, for tasks with `decoding.metrics`."""
-        raise NotImplementedError
-
-    def answer_scores(
-        self, answers: Sequence[str], split: str, metrics: Sequence[str]
-    ) -> dict[str, Any]:
-        """Compare answers to a split with its references, by the names of metrics."""
-        references = [example.target for example in self.examples(split)]
-        tokenized = getattr(self.config.data, "tokenized", False)
-        return answer_scores(metrics, answers, references, tokenized=tokenized)
-
-    def validate(self, state: TrainState) -> dict[str, float]:
-        """Measure the validation split in training: losses, and the numbers of the evaluators."""
-        found = self.learner.losses(state.parameters, self._validation)
-        names = self.config.train.evaluators
-        if metrics := [name for name in names if name not in EVALUATORS]:
-            answers = self.answer_split(state, "validation")
-            found |= self.answer_scores(answers, "validation", metrics)
-        for name in names:
-            if name in EVALUATORS:
-                evaluator = EVALUATORS[name]
-                with errors_of(f"the evaluator {name!r}"):
-                    for key, value in evaluator(self, state).items():
-                        found[key] = value if isinstance(value, str) else float(value)
-        return {name: value for name, value in found.items() if not isinstance(value, str)}
-
-    @cached_property
-    def _validation(self) -> Iterable[Batch]:
-        batches = self.batches("validation")
-        return batches if reads_rows(batches) else [*batches]
-
-    def predict(self, state: TrainState, lines: Sequence[str]) -> Iterator[Prediction]:
-        """Answer each line in the terms of the task, in order."""
-        answer = partial(self.answers, state)
-        return predictions(lines, self.read, answer, reads_blank=self.reads_blank)
-
     def read(self, line: str) -> Any:  # noqa: ANN401 - an input of `answers`
-        """Convert a line, as a person types it, to an input of `answers`.
-
-        Raises:
-            ValueError: a line that the model cannot read.
-            UsageError: a task without predictions.
-        """
+        """Convert a line, as a person types it, to an input of `answers`, or raise a ValueError."""
         raise UsageError(f"--mode=predict needs methods read and answers of {type(self).__name__}")
 
     def answers(self, state: TrainState, inputs: Sequence[Any]) -> Iterable[Prediction]:
         """Return the prediction of each input."""
         raise NotImplementedError
 
+    def predict(self, state: TrainState, lines: Sequence[Any]) -> Iterator[Prediction]:
+        """Answer each line in the terms of the task, in order; lines may be images."""
+        return predictions(lines, self.read, partial(self.answers, state))
+
     def example(self, state: TrainState, source: Any, target: str | None = None) -> Example:  # noqa: ANN401 - a text or an image
         """Return what the model reads of a text as a person types it, or of an image.
 
-        Args:
-            state: of the model.
-            source: what is read.
-            target: what is predicted; generated if None, where the task generates.
-
-        Raises:
-            ValueError: a text that the model cannot read.
-            UsageError: a model that does not attend.
+        A target is generated if it is None, where the task generates. A text that the model cannot
+        read is a ValueError, and a model that does not attend a UsageError.
         """
-        del state, source, target
         raise UsageError(f"{self.config.task} has no attention to explain")
-
-    def encoder_predictions(
-        self, state: TrainState, sources: Sequence[Any]
-    ) -> Iterable[Prediction]:
-        """Return the predictions of an encoder for sources of `example`, with their choices."""
-        del state
-        return [Prediction() for _ in sources]
 
     def attended(
         self,
@@ -277,39 +213,110 @@ class Task(ABC, Generic[Batch]):
         lengths: Mapping[str, Array],
         returning: Sequence[str] = (),
     ) -> Mapping[str, Output]:
-        """Return the output of each stack, without dropout.
+        """Return the output of each stack, without dropout; `returning` as in `Context`.
 
-        Args:
-            model: with parameters.
-            inputs: of `example`, `[B, T]` by stack, padded.
-            lengths: `[B]` by stack, number of valid tokens per row.
-            returning: as in `Context`.
+        By stack, `inputs` of `example` are `[B, T]`, padded, and `lengths` the valid tokens `[B]`.
         """
+        if "encoder" not in inputs:  # padding follows the tokens, so no token attends to it
+            return {"decoder": model(inputs["decoder"], returning=returning)}
+        read, valid = inputs["encoder"], lengths["encoder"]
+        if "decoder" not in inputs:
+            valid = valid if read.ndim == 2 else None  # images have no padding
+            return {"encoder": model(read, lengths=valid, returning=returning)}
+        mask = masks.lengths(valid)
+        encoded = model.encode(read, mask=mask, returning=returning)
+        decoded = model.decode(
+            inputs["decoder"], encoded.features, encoder_mask=mask, returning=returning
+        )
+        logits = model.logits(decoded.features)
+        return {"encoder": encoded, "decoder": decoded._replace(logits=logits)}
+
+    @cached_property
+    def collector(self) -> Collector:
+        """Collects the attention of the model."""
+        return Collector(self)
+
+    @cached_property
+    def learner(self) -> Learner:
+        """Model, loss and optimizer, without parameters."""
+        return Learner(self.model, self.loss, self.config)
+
+    @cached_property
+    def on_mesh(self) -> dict[str, Callable[..., Any]]:
+        """Options of a model that shard its activations over the mesh, as in `Context`."""
+        return context_options(self.learner.mesh)
+
+    def check(self) -> None:
+        """Check before the first step what would fail after it; nothing is written.
+
+        Raises:
+            UsageError: an example of any split that has no room, a metric or an evaluator that
+                cannot be computed, or a monitored value that no evaluator returns.
+        """
+        for split in self.known_splits:
+            self.ids(split)
+            if split != "train":
+                self.batches(split)
+        train, learner = self.config.train, self.learner
+        references = [example.target for example in self.examples("validation")[:TRIED]]
+        self.answer_scores(references, "validation", getattr(self.config.decoding, "metrics", ()))
+        metrics = [name for name in train.evaluators if name not in EVALUATORS]
+        values = self.answer_scores(references, "validation", metrics)
+        if len(metrics) < len(train.evaluators):
+            values |= self._evaluated(learner.to_use(learner.initial_state()))
+        known = [name for name, value in values.items() if not isinstance(value, str)]
+        if train.monitor not in (*MONITORED, *known):
+            batch, shapes = next(iter(self.batches("validation"))), learner.abstract_state
+            losses = jax.eval_shape(learner.evaluate_step, shapes.parameters, batch)
+            with as_usage_errors():
+                one_of("train.monitor", train.monitor, (*MONITORED, *losses.auxiliary, *known))
+
+    def validate(self, state: TrainState) -> dict[str, float]:
+        """Measure the validation split in training: losses, and the numbers of the evaluators."""
+        values: dict[str, Any] = self.learner.losses(state.parameters, self._validation)
+        if metrics := [name for name in self.config.train.evaluators if name not in EVALUATORS]:
+            answers = self.answer_split(state, "validation")
+            values |= self.answer_scores(answers, "validation", metrics)
+        values |= self._evaluated(state)
+        return {name: value for name, value in values.items() if not isinstance(value, str)}
+
+    @cached_property
+    def _validation(self) -> Iterable[Batch]:
+        batches = self.batches("validation")
+        return batches if reads_rows(batches) else [*batches]
+
+    def _evaluated(self, state: TrainState) -> dict[str, float]:
+        """Return the numbers of the evaluators that are no metrics."""
+        values = {}
+        for name in self.config.train.evaluators:
+            if name in EVALUATORS:
+                evaluator = EVALUATORS[name]
+                with errors_of(f"the evaluator {name!r}"):
+                    for key, value in evaluator(self, state).items():
+                        if not isinstance(value, str):
+                            values[key] = float(value)
+        return values
+
+    def answer_split(self, state: TrainState, split: str) -> Sequence[str]:
+        """Return the answer to each example of a split, for tasks with `decoding.metrics`."""
         raise NotImplementedError
 
-    def first_examples(self, split: str, number: int) -> list[SentencePair]:
-        """Return the first examples of a split, as they are shown to people.
-
-        A text that is longer than the model reads is cut to its first tokens.
-        """
-        examples = self.examples(split)[:number]
-        longest = getattr(self.config.model, "max_length", None)
-        if longest is None or not self.source.may_split:
-            return examples
-        tokenizer = self.tokenizers.source
-
-        def cut(source: str) -> str:
-            ids = tokenizer.encode(source)
-            if len(ids) < longest:
-                return source
-            # The decoded part may be encoded as more tokens: half of the positions are for them.
-            return tokenizer.decode(ids[: min(SHOWN, longest // 2)])
-
-        return [SentencePair(cut(each.source)) for each in examples]
+    def answer_scores(
+        self, answers: Sequence[str], split: str, metrics: Sequence[str]
+    ) -> dict[str, Any]:
+        """Compare answers to the first examples of a split with their references, by metrics."""
+        references = [example.target for example in self.examples(split)[: len(answers)]]
+        tokenized = getattr(self.config.data, "tokenized", False)
+        return answer_scores(metrics, answers, references, tokenized=tokenized)
 
     def measure(self, state: TrainState, split: str) -> Measured:
         """Measure a model on a split."""
         return Measured({split: self.losses(state, split)})
+
+    def losses(self, state: TrainState, split: str) -> dict[str, float]:
+        """Return loss, accuracy and perplexity of a split."""
+        losses = self.learner.losses(state.parameters, self.batches(split))
+        return losses | perplexity("perplexity", losses["nll"])
 
     def artifacts(self, state: TrainState, workdir: Workdir) -> None:
         """Write more about a trained model, such as pictures, after the test split was measured."""
@@ -324,36 +331,28 @@ class Task(ABC, Generic[Batch]):
         """Splits that are read."""
         return ("train", "validation", *self.test_splits)
 
-    @cached_property
-    def learner(self) -> Learner:
-        """Model, loss and optimizer, without parameters."""
-        return Learner(self.model, self.loss, self.config)
+    def first_examples(self, split: str, number: int) -> list[SentencePair]:
+        """Return the first examples of a split, as they are shown to people.
 
-    @cached_property
-    def on_mesh(self) -> dict[str, Callable[..., Any]]:
-        """Options of a model that shard its activations over the mesh, as in `Context`."""
-        return context_options(self.learner.mesh)
-
-    def losses(self, state: TrainState, split: str) -> dict[str, float]:
-        """Return loss, accuracy and perplexity of a split.
-
-        A perplexity that is more than a float holds is left out.
+        Of texts that may be longer than the model reads, these are the first tokens of pieces.
         """
-        losses = self.learner.losses(state.parameters, self.batches(split))
-        if not self.has_perplexity or losses["nll"] > LARGEST_EXPONENT:
-            return losses
-        return losses | {"perplexity": math.exp(losses["nll"])}
+        if not (self.source.is_running or self.source.may_split):
+            return self.examples(split)[:number]
+        ids, tokenizer = self.ids(split), self.tokenizers.source
+        # The decoded text may be encoded as more tokens: half of the positions are for them.
+        size = min(SHOWN, getattr(self.config.model, "max_length", 2 * SHOWN) // 2)
+        if self.source.is_running:
+            pieces = [ids.ids[start : start + size] for start in range(0, number * size, size)]
+        else:
+            pieces = [ids[place].source[:size] for place in range(min(number, len(ids)))]
+        return [SentencePair(tokenizer.decode(piece.tolist())) for piece in pieces if len(piece)]
 
     def examples(self, split: str) -> Examples:
         """Return the examples of a split; in training with `data.faults="drop"` those that fit."""
         return self._prepare(split)[0]
 
     def ids(self, split: str) -> Ids:
-        """Return the ids of `examples`.
-
-        Raises:
-            UsageError: an example that the model has no room for, or no example.
-        """
+        """Return the ids of `examples`; raise a UsageError for one that has no room."""
         return self._prepare(split)[1]
 
     def _prepare(self, split: str) -> tuple[Examples, Ids]:
@@ -363,42 +362,41 @@ class Task(ABC, Generic[Batch]):
         return self._prepared[split]
 
     def _fitting(self, split: str) -> tuple[Examples, Ids]:
-        examples = self.splits[split]
+        examples, map_function = self.splits[split], self.splits.map_function
+
+        def ids(texts: TextStore, most: int | None = None) -> IdStore:
+            return store_ids(self.splits.cache, texts, self.tokenizers, most, map_function)
+
         if self.source.has_images:
             return examples, EncodedExamples(map(self.tokenizers.encode, examples))
         longest = getattr(self.config.model, "max_length", None)
-        room = getattr(self.config.batch, "row_length", 0) or longest
         if longest is None or self.source.is_running:
-            return examples, self._stored(examples)
+            return examples, ids(examples)
+        room = getattr(self.config.batch, "row_length", 0) or longest
         if self.source.may_split:
-            return examples, self._stored(examples, room - self.has_end)
-        ids = self._stored(examples)
+            return examples, ids(examples, room - self.ends)
+        stored = ids(examples)
+        lengths = stored.lengths.max(axis=1) - 1 + self.ends
         may_drop = split == "train" and hasattr(self.config.data, "faults")
-        if may_drop and self.config.data.faults == "drop":
-            fits = self._positions(ids) <= room
-            if not fits.all():
-                what = f"more than {room} subwords"
-                warn_dropped("train", int(np.sum(~fits)), len(fits), what)
-                if not fits.any():
-                    raise UsageError(f"no pair of the train split is left: all have {what}")
-                name = f"{ids.path.name} without {what}"
-                examples = store_text(self.splits.cache, partial(compress, examples, fits), name)
-                ids = self._stored(examples)
-        if (needed := ids.lengths.max() - (not self.has_end)) > longest:
-            text = examples[int(ids.lengths.max(axis=1).argmax())].source
-            text = text if len(text) <= 40 else f"{text[:40]}…"
+        if may_drop and self.config.data.faults == "drop" and lengths.max() > room:
+            fits, what = lengths <= room, f"more than {room} subwords"
+            warn_dropped("train", int(np.sum(~fits)), len(fits), what)
+            if not fits.any():
+                raise UsageError(f"no pair of the train split is left: all have {what}")
+            name = f"{stored.path.name} without {what}"
+            examples = store_text(self.splits.cache, partial(compress, examples, fits), name)
+            stored = ids(examples)
+            lengths = lengths[fits]
+        if lengths.max() > longest:
+            text = examples[int(lengths.argmax())].source
             raise UsageError(
-                f"the {split} split needs {needed} positions, for {text!r}: raise "
+                f"the {split} split needs {lengths.max()} positions, for {text[:40]!r}: raise "
                 f"model.max_length={longest}"
                 + (", or leave such pairs out by data.faults=drop" if may_drop else "")
             )
-        return examples, ids
+        return examples, stored
 
-    def _stored(self, examples: TextStore, max_ids: int | None = None) -> IdStore:
-        """Return the ids of texts, as `store_ids`."""
-        splits = self.splits
-        return store_ids(splits.cache, examples, self.tokenizers, max_ids, splits.map_function)
 
-    def _positions(self, ids: IdStore) -> np.ndarray:
-        """Return the number of positions that each example needs."""
-        return ids.lengths.max(axis=1) - (not self.has_end)
+def perplexity(name: str, nll: float) -> dict[str, float]:
+    """Return a perplexity by its name, {} if it is more than a float holds."""
+    return {} if nll > LARGEST_EXPONENT else {name: math.exp(nll)}

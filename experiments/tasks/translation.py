@@ -1,6 +1,5 @@
 """Translation, and every other task from a sequence to a sequence."""
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -30,12 +29,11 @@ from experiments.data.subwords import PairDropout
 from experiments.data.tokenizers import BOS, EOS, PAD, SPECIALS, Tokenizers
 from experiments.errors import UsageError
 from experiments.evaluation.phenomena import by_phenomenon
-from experiments.inference.prediction import Prediction
-from experiments.inference.sentence import Sentence, read_sentence, word_numbers
-from experiments.inference.translator import Hypothesis, Translator
 from experiments.losses import TokenLosses, tiled_token_losses
 from experiments.registry import TaskParts, task
-from experiments.tasks.task import LARGEST_EXPONENT, Measured, Task
+from experiments.tasks.prediction import Prediction, Sentence, read_sentence, word_numbers
+from experiments.tasks.task import Measured, Task, perplexity
+from experiments.tasks.translator import Hypothesis, Translator
 from experiments.training.step import TrainState
 from experiments.workdir import Workdir
 
@@ -63,11 +61,7 @@ class Translation(Task[Batch | PackedPairs]):
     def __init__(
         self, config: Config, tokenizers: Tokenizers, splits: Splits | None = None
     ) -> None:
-        """As in `Task`.
-
-        Raises:
-            UsageError: more beams than target tokens.
-        """
+        """As in `Task`; raise a UsageError for more beams than target tokens."""
         super().__init__(config, tokenizers, splits)
         if config.decoding.num_beams > len(tokenizers.target):
             raise UsageError(
@@ -90,15 +84,12 @@ class Translation(Task[Batch | PackedPairs]):
         self, stopping: StoppingCriteria, decoding: SearchPart | None = None
     ) -> Translator:
         """Return a translator with these stopping criteria; `config.decoding` if none is given."""
-        decoding = decoding or self.config.decoding
         return Translator(
             self.learner.definition,
             self.tokenizers,
+            decoding or self.config.decoding,
             max_length=self.config.model.max_length,
             stopping=stopping,
-            num_beams=decoding.num_beams,
-            length_penalty=decoding.length_penalty,
-            n_best=decoding.n_best,
             aligns=getattr(self.config.model, "attention", "") != "none",
         )
 
@@ -152,33 +143,30 @@ class Translation(Task[Batch | PackedPairs]):
 
     def measure(self, state: TrainState, split: str) -> Measured:
         """Measure loss and translations, and of the toy test split the phenomena too."""
-        examples, answers = [*self.examples(split)], self.answer_split(state, split)
-        scores = self.losses(state, split)
+        answers, scores = self.answer_split(state, split), self.losses(state, split)
         scores |= self.answer_scores(answers, split, self.config.decoding.metrics)
         parts: dict[str, dict[str, Any]] = {}
         if split == "test" and self.source.has_phenomena:
-            parts = by_phenomenon(examples, answers)
+            parts = by_phenomenon([*self.examples(split)], answers)
         return Measured({split: scores, **parts}, answers)
 
     def answer_split(self, state: TrainState, split: str) -> list[str]:
         """As in `Task`: translate the sources of a split."""
-        return self.translations(state, [pair.source for pair in self.examples(split)])
+        sources = [pair.source for pair in self.examples(split)]
+        return self.translator(state.parameters, sources, batch_size=self.sentences_at_once)
 
     def losses(self, state: TrainState, split: str) -> dict[str, float]:
         """As in `Task`, and perplexity per word where tokens are not words.
 
         The fewer words a token is, the lower its perplexity: only that of words, ends included,
         compares models with different vocabularies. With subwords it is an upper bound, for a word
-        has other segmentations too. It is left out if it is more than a float holds, as it can be
-        for long targets without blanks.
+        has other segmentations too.
         """
         losses = super().losses(state, split)
         tokens = int(self.ids(split).lengths[:, 1].sum())
         words = sum(len(pair.target.split()) + 1 for pair in self.examples(split))
-        nll = losses["nll"] * tokens / words
-        if tokens == words or nll > LARGEST_EXPONENT:
-            return losses
-        return losses | {"word_perplexity": math.exp(nll)}
+        per_word = losses["nll"] * tokens / words
+        return losses if tokens == words else losses | perplexity("word_perplexity", per_word)
 
     def example(self, state: TrainState, source: str, target: str | None = None) -> Example:
         """As in `Task`; the target is the translation of the model if None."""
@@ -190,17 +178,22 @@ class Translation(Task[Batch | PackedPairs]):
             return self.translated(source, [EOS])
         longest, tokenizer = self.config.model.max_length - 1, self.tokenizers.target
         sentence = read_sentence(tokenizer, target, longest=longest)
-        example, tokens = self.translated(source, [*sentence.ids, EOS]), sentence.tokens(tokenizer)
+        ids = [*sentence.ids, EOS]
+        tokens = [*sentence.tokens(tokenizer), tokenizer.token(EOS)]
+        example = self.translated(source, ids, tokens, word_numbers(tokenizer, target))
         unknown = {"decoder": [1 + place for place in sentence.unknown]}
-        return example._replace(
-            labels=example.labels | {"decoder": [SPECIALS[BOS], *tokens]},
-            predicted=[*tokens, tokenizer.token(EOS)],
-            words=example.words | {"decoder": word_numbers(tokenizer, target)},
-            unknown=example.unknown | unknown,
-        )
+        return example._replace(unknown=example.unknown | unknown)
 
-    def translated(self, source: str, ids: Sequence[int]) -> Example:
+    def translated(
+        self,
+        source: str,
+        ids: Sequence[int],
+        tokens: Sequence[str] | None = None,
+        words: Sequence[int] | None = None,
+    ) -> Example:
         """Return what the model reads of a source, and of the ids of a translation of it.
+
+        The tokens of the translation, and the numbers of their words, follow from the ids if None.
 
         Raises:
             UsageError: a model that does not attend.
@@ -208,43 +201,24 @@ class Translation(Task[Batch | PackedPairs]):
         if not self.translator.aligns:
             raise UsageError("a model with model.attention='none' has no attention to explain")
         sentence, (reading, writing) = self.read(source), self.tokenizers
-        tokens = [writing.token(number) for number in ids]
+        tokens = tokens or [*map(writing.token, ids)]
+        labels = [*sentence.tokens(reading), SPECIALS[EOS]], [SPECIALS[BOS], *tokens[:-1]]
+        numbers = words if words is not None else writing.word_numbers(ids[:-1])
         return Example(
             {"encoder": np.array([*sentence.ids, EOS]), "decoder": np.array([BOS, *ids[:-1]])},
-            {
-                "encoder": [*sentence.tokens(reading), SPECIALS[EOS]],
-                "decoder": [SPECIALS[BOS], *tokens[:-1]],
-            },
+            dict(zip(("encoder", "decoder"), labels, strict=True)),
             {"encoder": (0, 1), "decoder": (1, 0)},
             tokens,
-            {
-                "encoder": word_numbers(reading, source),
-                "decoder": writing.word_numbers(ids[:-1]),
-            },
+            {"encoder": word_numbers(reading, source), "decoder": numbers},
             {"encoder": [*sentence.unknown]},
         )
 
-    def attended(
-        self,
-        model: EncoderDecoder,
-        inputs: Mapping[str, Array],
-        lengths: Mapping[str, Array],
-        returning: Sequence[str] = (),
-    ) -> Mapping[str, Output]:
-        """As in `Task`."""
-        mask = masks.lengths(lengths["encoder"])
-        encoded = model.encode(inputs["encoder"], mask=mask, returning=returning)
-        decoded = model.decode(
-            inputs["decoder"], encoded.features, encoder_mask=mask, returning=returning
-        )
-        logits = model.logits(decoded.features)
-        return {"encoder": encoded, "decoder": decoded._replace(logits=logits)}
-
     def sample(self, state: TrainState) -> str:
         """Translate a few validation sentences, beside their references."""
-        pairs = self.examples("validation")[:SAMPLED]
-        lines, found = [], self.translations(state, [pair.source for pair in pairs])
-        for pair, translation in zip(pairs, found, strict=True):
+        lines, pairs = [], self.examples("validation")[:SAMPLED]
+        sources, size = [pair.source for pair in pairs], self.sentences_at_once
+        translations = self.translator(state.parameters, sources, batch_size=size)
+        for pair, translation in zip(pairs, translations, strict=True):
             mark = "=" if translation == pair.target else "≠"
             lines += [f"  {pair.source}", f"  → {translation}", f"  {mark} {pair.target}"]
         return "\n".join(lines)
@@ -253,15 +227,15 @@ class Translation(Task[Batch | PackedPairs]):
         """Draw the cross-attention of a test sentence of usual length, if the model attends."""
         if not self.translator.aligns:
             return
-        shown = min(self.examples("test"), key=lambda pair: abs(len(pair.source.split()) - DRAWN))
-        example = self.example(state, shown.source, shown.target)
+        pair = min(self.examples("test"), key=lambda pair: abs(len(pair.source.split()) - DRAWN))
+        example = self.example(state, pair.source, pair.target)
         try:
-            (found,) = self.collector(state.parameters, [example])
+            (attended,) = self.collector(state.parameters, [example])
         except UsageError as error:  # the run is complete without it
             print(f"no picture of the attention: {error}")
             return
-        links = example.token_links(shown.alignment)
-        save(maps_figure(found.maps["cross"], links=links), workdir.attention)
+        links = example.token_links(pair.alignment)
+        save(maps_figure(attended.maps["cross"], links=links), workdir.attention)
 
     def read(self, line: str) -> Sentence:
         """Read a sentence."""
@@ -269,32 +243,20 @@ class Translation(Task[Batch | PackedPairs]):
 
     def answers(self, state: TrainState, inputs: Sequence[Sentence]) -> Iterable[Prediction]:
         """Translate sentences; unknown words are copied, if the model attends to the source."""
-        size = self._batch_size(len(inputs))
-        found = self.translator.hypotheses(state.parameters, inputs, batch_size=size)
-        return map(self._prediction, inputs, found)
+        # Programs for other numbers would be compiled anew, but a person waits for one sentence.
+        size = 1 if len(inputs) == 1 else self.sentences_at_once
+        ranked = self.translator.hypotheses(state.parameters, inputs, batch_size=size)
+        return map(self._prediction, inputs, ranked)
 
-    def _prediction(self, sentence: Sentence, found: Sequence[Hypothesis]) -> Prediction:
+    def _prediction(self, sentence: Sentence, ranked: Sequence[Hypothesis]) -> Prediction:
         tokenizer = self.tokenizers.source
         details = {
             "source": [*sentence.tokens(tokenizer), tokenizer.token(EOS)],
             "unknown": [*sentence.unknown.values()],
-            "translations": [one.details() for one in found],
+            "translations": [hypothesis.details() for hypothesis in ranked],
         }
         note = sentence.note(tokenizer, is_copied=self.translator.aligns)
-        return Prediction([one.text for one in found[:1]], lambda: details, note)
-
-    def translations(self, state: TrainState, sentences: Sequence[str]) -> list[str]:
-        """Translate sentences of the data."""
-        return self.translator(
-            state.parameters, sentences, batch_size=self._batch_size(len(sentences))
-        )
-
-    def _batch_size(self, number: int) -> int:
-        """Return how many sentences are decoded at once.
-
-        Programs for other numbers would be compiled anew, but a person waits for one sentence.
-        """
-        return 1 if number == 1 else self.sentences_at_once
+        return Prediction([best.text for best in ranked[:1]], lambda: details, note)
 
     @property
     def sentences_at_once(self) -> int:
@@ -308,17 +270,9 @@ def pair_features(
     rng: Array | None,
     **options: Callable[..., Any],
 ) -> Output:
-    """Compute the features that `logits` maps to scores.
+    """Return the output of the decoder, whose features `logits` maps to scores, with all losses.
 
-    Args:
-        model: an encoder-decoder; a Transformer if rows contain several pairs, which do not attend
-            to each other.
-        batch: the rows.
-        rng: random key of dropout; None turns dropout off.
-        options: `constrain` and `attend`, as in `Context`.
-
-    Returns:
-        The output of the decoder, with the losses of encoder and decoder.
+    Pairs of a packed row do not attend to each other; `options` are those of `Context`.
     """
     encoder_rng, decoder_rng = split_rng(rng, 2)
     if isinstance(batch, PackedPairs):

@@ -20,10 +20,10 @@ from experiments.config.model import SkipGramModel
 from experiments.config.train import TrainPart
 from experiments.data.skip_grams import SkipGramBatch, SkipGramBatches
 from experiments.data.tokenizers import SPECIALS
-from experiments.inference.prediction import Prediction
 from experiments.losses import TokenLosses, negative_sampling_losses
 from experiments.processes import gather_to_host
 from experiments.registry import TaskParts, task
+from experiments.tasks.prediction import Prediction, Sentence
 from experiments.tasks.task import Measured, Task
 from experiments.training.step import TrainState
 
@@ -62,9 +62,6 @@ class SkipGram(nnx.Module):
 class WordVectors(Task[SkipGramBatch]):
     """Skip-grams with negative sampling of the sources of examples."""
 
-    has_perplexity = False
-
-    has_targets = False
     test_splits = ("test",)
 
     def model(self, rngs: nnx.Rngs) -> SkipGram:
@@ -79,8 +76,8 @@ class WordVectors(Task[SkipGramBatch]):
 
     def batches(self, split: str) -> list[SkipGramBatch]:
         """A few batches that are always the same."""
-        found = self._skip_grams(split, seed=0)
-        return [found[number] for number in range(EVALUATED)]
+        skip_grams = self._skip_grams(split, seed=0)
+        return [skip_grams[number] for number in range(EVALUATED)]
 
     def _skip_grams(self, split: str, seed: int) -> SkipGramBatches:
         batch, ids = self.config.batch, self.ids(split)
@@ -99,13 +96,16 @@ class WordVectors(Task[SkipGramBatch]):
         self, model: SkipGram, batch: SkipGramBatch, rng: Array | None
     ) -> tuple[TokenLosses, Mapping[str, Array]]:
         """As in `Task`; the model has no dropout."""
-        del rng
         return negative_sampling_losses(model(batch.center, batch.others), batch.counted), {}
 
     def vectors(self, state: TrainState) -> np.ndarray:
         """Return the vector of each word, `[V, D]`."""
         parameters = gather_to_host(state.parameters)
         return np.asarray(nnx.merge(self.learner.definition, parameters).centers[...])
+
+    def losses(self, state: TrainState, split: str) -> dict[str, float]:
+        """As in `Task`, without a perplexity: neighbours are no distribution over tokens."""
+        return self.learner.losses(state.parameters, self.batches(split))
 
     def measure(self, state: TrainState, split: str) -> Measured:
         """Measure the loss, and on the test split of toy data the senses of words.
@@ -115,55 +115,43 @@ class WordVectors(Task[SkipGramBatch]):
         scores = {split: self.losses(state, split)}
         if self.source.has_phenomena and split == "test":
             for name, window in (("word", 0), ("neighbours", self.config.batch.window)):
-                learned, asked = (self.senses(state, each, window) for each in ("train", "test"))
-                scores[name] = sense_accuracy(learned, asked)
+                train, test = (self.senses(state, part, window) for part in ("train", "test"))
+                scores[name] = sense_accuracy(train, test)
         return Measured(scores)
 
     def senses(self, state: TrainState, split: str, window: int) -> SenseVectors:
         """Return a vector for each occurrence of a word that has several senses.
 
-        Args:
-            state: of the model.
-            split: of the data.
-            window: 0 for the vector of the word, else the mean of those around it.
+        It is the vector of the word if `window` is 0, else the mean of those around it.
         """
-        found, ids, vectors = (
-            occurrences(self.examples(split)),
-            self.ids(split),
-            self.vectors(state),
-        )
-        rows = []
-        for one in found:
-            read = vectors[ids[one.sentence].source]
-            rows.append(neighbour_mean(read, one.place, window) if window else read[one.place])
-        return SenseVectors.of(found, rows)
+        words, ids = occurrences(self.examples(split)), self.ids(split)
+        vectors = self.vectors(state)
 
-    def read(self, line: str) -> tuple[str, list[int]]:
+        def vector(sentence: np.ndarray, place: int) -> np.ndarray:
+            return neighbour_mean(sentence, place, window) if window else sentence[place]
+
+        read = [vector(vectors[ids[word.sentence].source], word.place) for word in words]
+        return SenseVectors.of(words, read)
+
+    def read(self, line: str) -> Sentence:
         """Read a word, or several words."""
         if not (ids := self.tokenizers.source.read(line)):
             raise ValueError("the line has no word")
-        return line, ids
+        return Sentence(ids, text=line)
 
-    def answers(
-        self, state: TrainState, inputs: Sequence[tuple[str, list[int]]]
-    ) -> Iterator[Prediction]:
+    def answers(self, state: TrainState, inputs: Sequence[Sentence]) -> Iterator[Prediction]:
         """List the nearest words by the cosine of vectors; of several words, of their mean."""
         tokenizer, vectors = self.tokenizers.source, self.vectors(state)
         vectors = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
-
-        def answer(line: str, ids: list[int]) -> Prediction:
+        for ids, _, _, line in inputs:
             mean = vectors[ids].mean(axis=0)
             cosines = vectors @ mean / np.linalg.norm(mean)
             others = [i for i in np.argsort(-cosines) if i >= len(SPECIALS) and i not in ids]
-            near = [
-                {"word": tokenizer.token(i), "cosine": float(cosines[i])} for i in others[:NEAREST]
-            ]
-            text = f"{line.strip()}: {', '.join(each['word'] for each in near)}"
-            return Prediction([text], lambda: {"text": line, "nearest": near})
-
-        return (answer(*each) for each in inputs)
+            near = {tokenizer.token(i): float(cosines[i]) for i in others[:NEAREST]}
+            nearest = [{"word": word, "cosine": cosine} for word, cosine in near.items()]
+            details = {"text": line, "nearest": nearest}
+            yield Prediction([f"{line.strip()}: {', '.join(near)}"], lambda value=details: value)
 
     def sample(self, state: TrainState) -> str:
         """List the nearest words of a few."""
-        found = self.predict(state, SHOWN)
-        return "\n".join(f"  {piece}" for one in found for piece in one.text)
+        return "\n".join(f"  {''.join(line.text)}" for line in self.predict(state, SHOWN))

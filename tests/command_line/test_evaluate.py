@@ -5,13 +5,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-from ml_collections import ConfigDict
 
 import run
-from experiments.cli import Command
 from experiments.data.source import Splits
-from experiments.errors import UsageError
-from experiments.evaluation.scores import paired_bootstrap
+from experiments.scores import paired_bootstrap
 from experiments.workdir import Workdir
 from tests.command_line.command import command, config_of, in_repository, make_untrained
 from tests.experiments.data.corpora import load_split
@@ -57,82 +54,53 @@ def test_evaluate_needs_only_the_workdir(own, run_command, read):
     assert sorted(read) == ["compositional", "longer", "test"]
 
 
-def test_evaluating_one_split_keeps_the_other_scores(place, own, run_command, read):
+def test_invalid_split_is_a_usage_error(evaluated, run_command):
+    before = (evaluated / "results.json").read_text()
+    status, _, error = run_command("--mode=evaluate", "--split=longr", workdir=evaluated)
+    assert (status, error) == (
+        2,
+        "run.py: --split must be one of train, validation, test, compositional, longer, got "
+        "'longr'; did you mean 'longer'?\n",
+    )
+    assert (evaluated / "results.json").read_text() == before
+
+
+def test_scores_are_added_with_their_settings(place, own, run_command, read):
     results = own / "results.json"
     before = json.loads(results.read_text())
     picture = (own / "attention.png").stat().st_mtime_ns
-    status, output, _ = run_command("--mode=evaluate", "--split=longer", workdir=own)
-    assert (status, json.loads(results.read_text()), read) == (0, before, ["longer"])
+    beams = "--config.decoding.num_beams=2", "--config.decoding.hypotheses=7"
+    status, output, _ = run_command("--mode=evaluate", "--split=validation", *beams, workdir=own)
+    assert (status, read) == (0, ["validation"])
+    assert "\n              decoding.num_beams=2\n" in output
     assert (own / "attention.png").stat().st_mtime_ns == picture  # it shows the test split
-    assert not any(line.startswith("test ") for line in output.splitlines())
-    assert run_command("--mode=evaluate", "--split=validation", workdir=own)[0] == 0
+    run_command("--mode=evaluate", "--split=validation", workdir=own)
+    metric = "--config.decoding.metrics=('exact_match',)"
+    run_command("--mode=evaluate", "--split=longer", beams[1], metric, workdir=own)
     now = json.loads(results.read_text())
-    scores = now["splits"].pop("validation")
-    assert now == before
-    rows = read_rows(own, "validation")
+    searched, greedy = (now["splits"].pop(f"validation{end}") for end in ("@num_beams=2", ""))
+    assert now == before  # also the other metrics of "longer"
+    assert searched.pop("settings") == {"decoding.num_beams": 2}
+    assert searched.keys() == greedy.keys() and searched["nll"] == greedy["nll"]
+    rows = read_rows(own, "validation@num_beams=2")
     pair = load_split(config_of(own).data, "validation", place / "cache")[0]
-    assert len(rows) == scores["sentences"]
+    assert len(rows) == greedy["sentences"]
     assert (rows[0]["source"], rows[0]["reference"]) == pair[:2]
     assert rows[0].keys() == {"source", "reference", "hypothesis"}
 
 
-@pytest.mark.parametrize("what", ["decoding", "step"])
-def test_scores_from_other_settings_are_dropped(own, run_command, what):
-    results = own / "results.json"
-    before = results.read_text()
-    if what == "step":
-        results.write_text(json.dumps(json.loads(before) | {"step": 10}))
-    otherwise = ["--config.decoding.length_penalty=0.5"] if what == "decoding" else []
-    _, output, _ = run_command("--mode=evaluate", "--split=longer", *otherwise, workdir=own)
-    message = "scores of agreement, compositional, order, polysemy, test were measured otherwise"
-    assert message in output
-    assert [*json.loads(results.read_text())["splits"]] == ["longer"]
-
-
-def test_scores_do_not_depend_on_the_batch_size_of_decoding(own, run_command):
-    results = own / "results.json"
-    before = results.read_text()
-    run_command("--mode=evaluate", "--split=longer", "--config.decoding.hypotheses=7", workdir=own)
-    after = json.loads(results.read_text())
-    assert after["splits"] == json.loads(before)["splits"]
-    assert after["decoding"]["hypotheses"] == 7
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
+def test_damaged_results_raise_before_evaluation(own, run_command):
+    results, hypotheses = own / "results.json", own / "hypotheses.longer.jsonl"
+    written = hypotheses.stat().st_mtime_ns
+    for text, reason in (
         ('{"a', "Unterminated string"),
         ("[]", "it is []"),
         ('{"step": 7, "training_seconds": "long"}', "its training_seconds is 'long'"),
-    ],
-)
-def test_damaged_results_raise_before_evaluation(own, run_command, text, reason):
-    results, hypotheses = own / "results.json", own / "hypotheses.longer.jsonl"
-    written = hypotheses.stat().st_mtime_ns
-    results.write_text(text)
-    status, _, error = run_command("--mode=evaluate", "--split=longer", workdir=own)
-    assert (status, f"{results} cannot be read: {reason}" in error) == (2, True)
+    ):
+        results.write_text(text)
+        status, _, error = run_command("--mode=evaluate", "--split=longer", workdir=own)
+        assert (status, f"{results} cannot be read: {reason}" in error) == (2, True)
     assert hypotheses.stat().st_mtime_ns == written
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (
-            ["--mode=evaluate", "--split=longr"],
-            "--split must be one of train, validation, test, compositional, longer, got 'longr'; "
-            "did you mean 'longer'?",
-        ),
-        (
-            ["--split=test"],
-            "--split is for --mode=evaluate and --mode=explain alone, got --mode=train",
-        ),
-    ],
-)
-def test_invalid_split_is_a_usage_error(evaluated, run_command, arguments, sentence):
-    before = (evaluated / "results.json").read_text()
-    assert run_command(*arguments, workdir=evaluated)[::2] == (2, f"run.py: {sentence}\n")
-    assert (evaluated / "results.json").read_text() == before
 
 
 @pytest.mark.usefixtures("echoing")
@@ -189,7 +157,7 @@ class TestOtherData:
         scores = results["splits"].pop("test@dialogue")
         assert results == before
         assert (scores["sentences"], scores["exact_match"]) == (2, 1.0)  # echoed
-        assert scores["data"] == {"data.files.test": "dialogue"}
+        assert scores["settings"] == {"data.files.test": "dialogue"}
         assert [row["source"] for row in read_rows(measured, "test@dialogue")] == ["eins", "zwei"]
         assert (measured / "hypotheses.test.jsonl").read_bytes() == hypotheses
         other = shutil.copytree(measured, tmp_path / "other")
@@ -229,72 +197,53 @@ def other(evaluated, tmp_path):
     """Return a run with equal hypotheses, except that the first of split longer is correct."""
     other = tmp_path / "other"
     other.mkdir()
-    for name in ("results.json", "texts.json", "hypotheses.longer.jsonl"):
+    for name in ("config.json", "results.json", "texts.json", "hypotheses.longer.jsonl"):
         shutil.copy(evaluated / name, other)
     (source, target, _), *rows = (tuple(row.values()) for row in read_rows(other, "longer"))
     Workdir(other).keep_hypotheses("longer", [(source, target, target), *rows])
     return other
 
 
+LONGER = "--mode=evaluate", "--split=longer"
+
+
 def test_comparison_with_another_run(place, own, run_command, other):
-    longer = "--mode=evaluate", "--split=longer"
-    status, output, _ = run_command(*longer, f"--against={other}", workdir=own)
+    status, output, _ = run_command(*LONGER, f"--against={other}", workdir=own)
     scores = json.loads((own / "results.json").read_text())["splits"]["longer"]
-    config = config_of(own)
-    pairs = load_split(config.data, "longer", place / "cache")
-    hypotheses = {
-        folder: [row["hypothesis"] for row in read_rows(folder, "longer")]
-        for folder in (other, own)
-    }
-    (p,) = paired_bootstrap(hypotheses, [pair.target for pair in pairs]).values()
+    pairs = load_split(config_of(own).data, "longer", place / "cache")
+    systems = (
+        [row["hypothesis"] for row in read_rows(folder, "longer")] for folder in (other, own)
+    )
+    p = paired_bootstrap(*systems, [pair.target for pair in pairs])
     assert (status, p < 1) == (0, True)
-    against = {"workdir": str(other), "bleu": scores["bleu"], "p": p}
-    assert scores["against"] == against | {"decoding": {"num_beams": 1, "length_penalty": 0.0}}
-    assert f"against {other}: BLEU {scores['bleu']:.2f}, p = {p:.3f} that chance" in output
+    bleu = scores["bleu"]
+    assert scores["against"] == {"workdir": str(other), "bleu": bleu, "p": p, "decoding": {}}
+    assert f"against {other}: BLEU {bleu:.2f}, p = {p:.3f} that chance" in output
     assert "it ignores the variance between seeds" in output
-    beams = run_command(*longer, "--config.decoding.num_beams=2", f"--against={other}", workdir=own)
+    beams = run_command(*LONGER, "--config.decoding.num_beams=2", f"--against={other}", workdir=own)
     assert f"against {other} (decoding: num_beams=1): BLEU " in beams[1]
 
 
-def test_invalid_comparison_is_a_usage_error(evaluated, run_command, other):
-    def refused(*arguments, against=other):
-        status, _, error = run_command(*arguments, f"--against={against}", workdir=evaluated)
+def test_runs_that_cannot_be_compared(evaluated, run_command, other):
+    def refused(against=other):
+        status, _, error = run_command(*LONGER, f"--against={against}", workdir=evaluated)
         assert status == 2
-        return error.removeprefix("run.py: ").removesuffix("\n")
+        return error
 
-    longer = "--mode=evaluate", "--split=longer"
-    same = evaluated / ".." / evaluated.name
-    assert refused() == "--against is for --mode=evaluate alone, got --mode=train"
-    assert refused(*longer, against="") == "--against needs a name, got none"
-    assert refused(*longer, against=same) == (
-        f"--against needs another run than {evaluated} itself"
-    )
-    Workdir(other).keep_hypotheses("longer", [("a", "b", "c")] * 2)
-    assert f"{other} translated 2 of the 20 sentences of the longer split" in refused(*longer)
+    own = evaluated / ".." / evaluated.name
+    assert refused(own) == f"run.py: --against needs another run than {evaluated} itself\n"
     (other / "hypotheses.longer.jsonl").write_bytes(b"\xff\xfe")
-    assert f"{other / 'hypotheses.longer.jsonl'} cannot be read" in refused(*longer)
-    (other / "texts.json").write_text('{"longer": "another"}')
-    assert refused(*longer) == (
-        f"the longer split of {other} has other sentences than that of {evaluated}"
+    assert f"{other / 'hypotheses.longer.jsonl'} cannot be read" in refused()
+    sentence = (
+        f"run.py: {other} has no bleu of the sentences of the longer split: --mode=evaluate "
+        f"--split=longer --workdir={other} measures its own\n"
     )
-    (other / "texts.json").write_text("[1]")
-    assert f"{other / 'texts.json'} cannot be read" in refused(*longer)
+    (other / "texts.json").write_text('{"longer": "another"}')
+    assert refused() == sentence
     shutil.copy(evaluated / "texts.json", other)
     results = json.loads((other / "results.json").read_text())
-    for scores in ({"longer": {"tok_bleu": 1.0}}, {}):
-        (other / "results.json").write_text(json.dumps(results | {"splits": scores}))
-        assert refused(*longer) == (
-            f"{other} was not measured on the longer split: --mode=evaluate --split=longer "
-            f"--workdir={other} does it"
-        )
-    (other / "results.json").write_text(json.dumps(results | {"splits": {"longer": 3}}))
-    assert "cannot be read: its splits have no scores" in refused(*longer)
+    results["splits"] = {"longer": {"tok_bleu": 1.0}}
+    (other / "results.json").write_text(json.dumps(results))
+    assert refused() == sentence
     (other / "results.json").unlink()
-    assert f"{other} has no results yet: --mode=evaluate" in refused(*longer)
-
-
-def test_only_translations_are_compared(tmp_path):
-    config = ConfigDict({"task": "classification"})
-    asked = Command("evaluate", config, tmp_path, tmp_path, options={"against": tmp_path})
-    with pytest.raises(UsageError, match="for translations, and classification has none"):
-        run.check_mode(asked)
+    assert f"{other} has no results yet: --mode=evaluate" in refused()

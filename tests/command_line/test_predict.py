@@ -38,18 +38,33 @@ def made(place, load_once, compile_once):
 
 
 @pytest.fixture
-def predict(made, run_command):
-    """Return a function that answers lines with the model of a config, with --format=json."""
+def answer(made, run_command):
+    """Return a function that answers lines with the model of a config."""
+
+    def answer(name, given, *flags):
+        folder = made(name)
+        status, output, error = run_command("--mode=predict", *flags, given=given, workdir=folder)
+        if status == 2:
+            return status, output, error
+        about, _, error = error.partition("\n")
+        assert about == f"{folder}: 0 steps of training, a smoke test: its answers mean nothing"
+        return status, output, error
+
+    return answer
+
+
+@pytest.fixture
+def predict(answer):
+    """Return a function that answers lines with --format=json."""
 
     def predict(name, given, *flags):
-        flags = "--mode=predict", "--format=json", *flags
-        status, output, error = run_command(*flags, given=given, workdir=made(name))
+        status, output, error = answer(name, given, "--format=json", *flags)
         return status, [json.loads(line) for line in output.splitlines()], error
 
     return predict
 
 
-def test_translation(predict, run_command, made):
+def test_translation(predict, answer):
     lines = f"{KNOWN}\n\n{KNOWN.capitalize()}, girll.\n \r\n{'the ' * 16}\n{KNOWN}\r\n"
     given = lines.encode() + b"the \xff girl\n"
     status, answers, error = predict("toy_translation", given)
@@ -69,9 +84,7 @@ def test_translation(predict, run_command, made):
     assert copied["source"] == [*KNOWN.split(), "girll", "<eos>"]
     assert "girll" in copied["translations"][0]["text"].split()
     assert answers[4:7:2] == [{"error": line.partition(": ")[2]} for line in error.splitlines()[1:]]
-    status, output, again = run_command(
-        "--mode=predict", given=given, workdir=made("toy_translation")
-    )
+    status, output, again = answer("toy_translation", given)
     assert (status, again) == (1, error)
     texts = [each.get("translations", [{"text": ""}])[0]["text"] for each in answers]
     assert output.split("\n") == [*texts, ""]
@@ -95,9 +108,9 @@ def test_class_of_an_image(predict, tmp_path):
     paths = "".join(f"{tmp_path}/{name}.png\n" for name in "abcd")
     status, (answer, *wrong), error = predict("digits", paths)
     assert (status, len(error.splitlines()), len(answer["probabilities"])) == (1, 3, 10)
-    reasons = ("has 9 x 8 pixels", "is no image", "cannot be read: No such file or directory")
-    for each, reason in zip(wrong, reasons, strict=True):
-        assert reason in each["error"]
+    reasons = ("has 9 x 8 pixels", "cannot be read as an image", "No such file or directory")
+    for prediction, reason in zip(wrong, reasons, strict=True):
+        assert reason in prediction["error"]
 
 
 def test_words_of_a_gap(predict):
@@ -122,35 +135,32 @@ def test_nearest_words(predict):
 
 
 @pytest.fixture
-def write(made, run_command):
+def write(answer):
     """Return a function that continues lines with a model of characters."""
-    return functools.partial(run_command, "--mode=predict", workdir=made("char_lm"))
+    return lambda given, *flags: answer("char_lm", given, *flags)
 
 
 def test_continuation_is_streamed_and_reproducible(write, predict):
-    status, output, error = write(given="the girl\nthe girl\n")
+    status, output, error = write("the girl\nthe girl\n")
     assert (status, error) == (0, "")
     half = len(output) // 2
     assert output[:half] == output[half:]  # equal prompts, equal seeds
     assert len(output[:half]) == len("the girl") + 20 + 1  # decoding.max_tokens, and a line feed
-    _, (answer,), _ = predict("char_lm", "the girl")
-    assert answer["prompt"] + answer["text"] + "\n" == output[:half]
-    assert len(answer["probabilities"]) == 20 and 0 < max(answer["probabilities"]) <= 1
-    assert write("--config.decoding.seed=1", given="the girl")[1] != output[:half]
-
-
-def test_low_temperature_equals_greedy_decoding(write):
-    greedy = write("--config.decoding.strategy=greedy", given="the girl")
-    assert greedy == write("--config.decoding.temperature=1e-4", given="the girl")
+    _, (details,), _ = predict("char_lm", "the girl")
+    assert details["prompt"] + details["text"] + "\n" == output[:half]
+    assert len(details["probabilities"]) == 20 and 0 < max(details["probabilities"]) <= 1
+    assert write("the girl", "--config.decoding.seed=1")[1] != output[:half]
+    greedy = write("the girl", "--config.decoding.strategy=greedy")
+    assert greedy == write("the girl", "--config.decoding.temperature=1e-4")
 
 
 def test_continuation_may_exceed_the_context(write):
-    status, output, _ = write("--config.decoding.max_tokens=70", given="the girl")
+    status, output, _ = write("the girl", "--config.decoding.max_tokens=70")
     assert (status, len(output) >= len("the girl") + 70) == (0, True)  # the context is 64
 
 
 def test_invalid_prompts(write):
-    status, output, error = write(given=f"\nthe Ω\n{'a' * 65}\nthe girl\n")
+    status, output, error = write(f"\nthe Ω\n{'a' * 65}\nthe girl\n")
     assert (status, output.splitlines()[:3]) == (1, [""] * 3)  # a blank line has a blank answer
     assert output.splitlines()[3].startswith("the girl")
     assert error.splitlines() == [
@@ -159,13 +169,13 @@ def test_invalid_prompts(write):
     ]
 
 
-def test_words_are_continued_from_nothing(predict, run_command, made):
+def test_words_are_continued_from_nothing(predict, answer):
     given = "\nthe zzz "
     status, (first, second), error = predict("packed_lm", given)
     assert (status, first["prompt"], first["text"][:1].strip() != "") == (0, "", True)
     assert (second["prompt"], second["text"][:1]) == ("the zzz", " ")
-    output = run_command("--mode=predict", given=given, workdir=made("packed_lm"))[1]
-    assert output.splitlines() == [each["prompt"] + each["text"] for each in (first, second)]
+    texts = answer("packed_lm", given)[1].splitlines()
+    assert texts == [details["prompt"] + details["text"] for details in (first, second)]
     assert error.startswith("line 2: not in the vocabulary, read as ")
 
 
@@ -209,23 +219,20 @@ def test_checkpoint_that_training_deletes_meanwhile(made, tmp_path, monkeypatch)
     "flags, sentence",
     [
         (["--format=jsn"], "--format must be one of text, json, got 'jsn'; did you mean 'json'?"),
-        (["--mode=train", "--format=json"], "--format is for --mode=predict alone, got --mode=tr"),
-        (["--config.decoding.strategy=gredy"], "got 'gredy'; did you mean 'greedy'?"),
         (["--config.decoding.temperature=0.0"], "got 0.0; for 0 choose strategy=greedy"),
-        (["--config.decoding.top_p=1.5"], "top_p must be in (0, 1], got 1.5"),
-        (["--config.decoding.max_tokens=0"], "decoding.max_tokens must be at least 1, got 0"),
         (["--config.model.width=64"], "configuration: choose another --workdir\n  model.width: 32"),
-        (["--config.data.seed=1"], "configuration: choose another --workdir\n  data.seed: 0"),
     ],
 )
 def test_usage_error(write, flags, sentence):
-    status, output, error = write(*flags, given="the girl")
+    status, output, error = write("the girl", *flags)
     assert (status, output) == (2, "")
     assert sentence in error
     assert error.count("\n") == 1 + sentence.count("\n")
 
 
-def test_task_without_predictions(write, monkeypatch):
+def test_task_without_predictions(made, run_command, monkeypatch):
     monkeypatch.setattr(LanguageModeling, "read", Task.read)
-    sentence = "run.py: --mode=predict needs methods read and answers of LanguageModeling\n"
-    assert write(given="the girl") == (2, "", sentence)
+    folder = made("char_lm")
+    status, output, error = run_command("--mode=predict", given="the girl", workdir=folder)
+    assert (status, output) == (2, "")
+    assert "run.py: --mode=predict needs methods read and answers of LanguageModeling\n" in error

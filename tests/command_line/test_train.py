@@ -10,7 +10,6 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from experiments.analysis.animation import read_rows
 
 from experiments.checkpoint import Checkpoints
 from experiments.data.pipeline import ShuffledBatches

@@ -1,7 +1,6 @@
 """`run.py --mode=predict --weights=FOLDER`: text from a released checkpoint."""
 
 import contextlib
-import csv
 import io
 import json
 import re
@@ -10,14 +9,10 @@ from itertools import takewhile
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import run
-from attention.decoding import History
-from experiments.analysis import figures
-from experiments.pretrained import exclude
 from tests.command_line.command import in_repository
 
 CHECKPOINTS = "tests/fixtures/checkpoints"
@@ -75,7 +70,7 @@ def test_a_decoder_that_removes_the_first_blank_keeps_that_after_the_prompt(gene
     assert output.startswith("w4 w5 w") and len(output.split()) == 5
 
 
-def test_encoder_decoder_is_greedy_and_uses_generation_config(generate, tmp_path, monkeypatch):
+def test_encoder_decoder_is_greedy_and_uses_generation_config(generate, tmp_path):
     """Start token from pad, a forced first token, a banned one, the second of two end tokens."""
     weights = pytest.importorskip("attention.weights")
     import tokenizers
@@ -105,62 +100,28 @@ def test_encoder_decoder_is_greedy_and_uses_generation_config(generate, tmp_path
     found = generate(folder, "--config.decoding.max_tokens=6", given="w5 w6\n")
     expected = " ".join(f"w{i}" for i in takewhile(lambda i: i != end, ids))
     assert found == (0, f"{expected}\n", "")
-    monkeypatch.setattr(figures, "draw_example", lambda *_: None)  # figures take long
-    flags = "--mode=explain", "--sentence=w5 w6", f"--workdir={tmp_path}", "--layer=1"
-    status, output, _ = generate(folder, *flags, "--config.decoding.max_tokens=6")
-    assert status == 0
-    assert output.endswith(f"sentence: w5 w6 → w{settings['pad_token_id']} {expected}\n")
     status, output, error = generate(folder, "--config.decoding.max_tokens=33", given="w5 w6\n")
     assert (status, output) == (2, "")
     assert "max_tokens=33 is more than the 32 tokens that the model can write" in error
 
 
-def test_excluded_sequences():
-    """Row 0 ends with 4 3, the second row with 3, behind which there is padding."""
-    history = History(jnp.array([[5, 4, 3], [3, 4, 3]]), jnp.array([3, 1]))
-    found = exclude([[1], [4, 3, 2], [3, 5], [5, 4, 4, 3]], 6)(jnp.zeros((2, 6)), history)
-    excluded = [np.flatnonzero(row).tolist() for row in np.asarray(found)]
-    assert excluded == [[1, 2, 5], [1, 5]]
-
-
-@pytest.mark.parametrize("flag", ["strategy=greedy", "num_beams=2"])
-def test_line_that_is_too_long_for_max_tokens(generate, flag):
+def test_a_line_that_is_too_long_for_max_tokens(generate):
     """The prompt is not printed, and other lines are continued."""
-    flags = "--config.decoding.max_tokens=30", f"--config.decoding.{flag}"
-    status, output, error = generate("gpt2", *flags, given=f"hello hello\nh\n{'hello ' * 20}\n")
+    flags = "--config.decoding.max_tokens=30", "--config.decoding.strategy=greedy"
+    status, output, error = generate("gpt2", *flags, given=f"hello hello\n\nh\n{'hello ' * 20}\n")
     assert status == 1
-    first, second, third = output.split("\n")[:3]
-    assert first == third == "" and second.startswith("h")
-    number, longest = re.fullmatch(
-        r"line 1: (\d+) tokens leave room for (\d+) more, and --config.decoding.max_tokens=30\n"
-        r"line 3: \d+ tokens are more than the 32 that the model reads\n",
-        error,
-    ).groups()
-    assert int(number) + int(longest) == 33
-
-
-def test_attention_of_a_released_model(generate, tmp_path):
-    flags = "--mode=explain", f"--workdir={tmp_path}", "--layer=2", "--head=1"
-    status, output, error = generate("gpt2", *flags, "--sentence=the cat")
-    assert (status, error) == (0, "")
-    folder = tmp_path / "explain" / "sentence"
-    assert output == f"{folder}: {' '.join(labels(folder))}\n"
-    assert "".join(labels(folder)) == "the cat"
-    assert {path.name for path in folder.glob("*.png")} == {
-        f"decoder-{name}.png" for name in ("layer-1", "layer-2", "layer-2-head-1", "layer-2-mask")
-    }
+    first, blank, third, fourth = output.split("\n")[:4]
+    assert first == blank == fourth == "" and third.startswith("h")
+    reason = "are more than the 3 that the model reads with --config.decoding.max_tokens=30"
+    assert [*map(int, re.findall(rf"line (\d): \d+ tokens {reason}\n", error))] == [1, 4]
 
 
 @pytest.mark.parametrize(
     ("folder", "field", "value"),
     [
-        ("gpt2", "eos_token_id", 10**6),
         ("gpt2", "eos_token_id", [3, -1]),
-        ("gpt2", "bad_words_ids", [[3], [4, -1]]),
-        ("gpt2", "suppress_tokens", [-1]),
         ("gpt2", "suppress_tokens", ["3"]),
         ("bart", "decoder_start_token_id", 43),
-        ("bart", "forced_bos_token_id", -1),
     ],
 )
 def test_ids_of_a_checkpoint_outside_the_vocabulary(generate, tmp_path, folder, field, value):
@@ -190,59 +151,20 @@ def test_line_with_a_token_that_only_the_tokenizer_has(generate, tmp_path, num_b
     assert status == 1 and first.startswith("w4") and not second and third.startswith("w6")
     message = f"the tokenizer has token {size}, and the vocabulary of the model {size} tokens"
     assert error == f"line 2: {message}\n"
-    flags = "--mode=explain", f"--sentence=w{size}", f"--workdir={tmp_path}"
-    status, _, error = generate(folder, *flags)
-    assert status == 2 and f"--sentence: {message}" in error
-
-
-def labels(folder):
-    with (folder / "decoder.csv").open(newline="") as file:
-        places = dict.fromkeys((row["key"], row["key token"]) for row in csv.DictReader(file))
-    return [token for _, token in places]
 
 
 @pytest.mark.parametrize(
     "folder, flags, message",
     [
         ("bert", [], "contains a MaskedLanguageModel, which generates no text"),
-        ("gpt2", ["--mode=train"], "--weights is for --mode=predict and --mode=explain alone"),
-        ("gpt2", ["--mode=explain"], "--mode=explain --weights=FOLDER needs a --sentence"),
-        ("gpt2", ["--mode=explain", "--split=test"], "--split is for a run: --weights has no data"),
-        ("gpt2", ["--mode=explain", "--gold_first=0"], "--gold_first is for a run: --weights has"),
-        ("gpt2", ["--mode=explain", "--sentence="], "--sentence needs a sentence, got none"),
-        ("gpt2", ["--mode=explain", f"--sentence={'hi ' * 40}"], "and the model reads at most 32"),
-        (
-            "gpt2",
-            ["--mode=explain", "--sentence=hi", "--layer=9"],
-            "is in layers 1, 2, got --layer=9",
-        ),
-        ("gpt2", ["--mode=generate"], "--mode=generate is --mode=predict here"),
-        ("gpt2", ["--mode=translate"], "--mode=translate is --mode=predict here"),
-        (
-            "gpt2",
-            ["--config.decoding.strategy=greed"],
-            "decoding.strategy must be one of auto, sample, greedy, got 'greed'",
-        ),
-        ("gpt2", ["--config.decoding.num_beams=0"], "decoding.num_beams must be at least 1, got 0"),
-        (
-            "gpt2",
-            ["--config.decoding.num_beams=1000000", "--config.decoding.max_tokens=4"],
-            "--config.decoding.num_beams=1000000 is more than the ",
-        ),
-        (
-            "gpt2",
-            ["--config.decoding.length_penalty=nan"],
-            "decoding.length_penalty must be finite, got nan",
-        ),
+        ("gpt2", ["strategy=greed"], "strategy must be one of auto, sample, greedy, got 'greed'"),
+        ("gpt2", ["num_beams=1000000"], "num_beams=1000000 is more than the "),
+        ("gpt2", ["length_penalty=nan"], "decoding.length_penalty must be finite, got nan"),
         ("nothing", [], "nothing is not a folder: load needs one with config.json"),
-        (
-            "gpt2",
-            [],
-            "--config.decoding.max_tokens=100 is more than the 32 tokens that the model can write",
-        ),
     ],
 )
 def test_wrong_use_is_one_sentence(generate, folder, flags, message):
+    flags = [f"--config.decoding.{flag}" for flag in flags]
     status, output, error = generate(folder, *flags)
     assert (status, output) == (2, "")
     assert message in error and error.count("\n") == 1

@@ -4,7 +4,7 @@ import base64
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import zip_longest
+from itertools import repeat, zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +21,7 @@ from experiments.analysis.collect import (
 )
 from experiments.analysis.senses import cosine_distances
 from experiments.data.tokenizers import EOS, Tokenizer
-from experiments.inference.prediction import Prediction
+from experiments.tasks.prediction import Prediction
 from experiments.tasks.task import Task
 from experiments.tasks.translation import Translation
 from experiments.training.step import TrainState
@@ -63,7 +63,8 @@ def examples_data(
         UsageError: a model that does not attend.
     """
     answers = [*_answers(task, state, sources, targets)]
-    chosen = task.encoder_predictions(state, sources)
+    is_encoder = all(DECODER not in one.example.inputs for several in answers for one in several)
+    chosen = task.predict(state, sources) if is_encoder else repeat(Prediction(), len(sources))
     rows = [one.example for several in answers for one in several]
     collector = Collector(task, logits_of=(DECODER,))
     passes = collector(state.parameters, rows, batch_size=min(AT_ONCE, len(rows)))

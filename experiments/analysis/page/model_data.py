@@ -29,8 +29,8 @@ from experiments.data.tokenizers import (
     Tokenizer,
     WordTokenizer,
 )
-from experiments.inference.sentence import placeholder
 from experiments.tasks.language_model import LanguageModeling
+from experiments.tasks.prediction import placeholder
 from experiments.tasks.task import Task
 from experiments.tasks.translation import Translation
 from experiments.training.step import TrainState

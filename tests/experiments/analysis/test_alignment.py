@@ -1,6 +1,5 @@
 import numpy as np
 import pytest
-from experiments.analysis.ibm_model_1 import align, translation_table
 
 from experiments.analysis.alignment import (
     Gold,

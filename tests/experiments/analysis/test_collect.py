@@ -11,9 +11,9 @@ from experiments.data.examples import EncodedPair, SentencePair
 from experiments.data.packing import pad_batch
 from experiments.data.tokenizers import BOS, SPECIALS, WORDS, Tokenizers, Vocabulary, WordTokenizer
 from experiments.errors import UsageError
-from experiments.inference.text_generator import TextGenerator
 from experiments.tasks.classification import Classification
 from experiments.tasks.language_model import CONTINUED, LanguageModeling
+from experiments.tasks.text_generator import TextGenerator
 from experiments.tasks.translation import Translation, pair_features
 
 

@@ -13,11 +13,10 @@ from configs import defaults
 from experiments.config import Config
 from experiments.config_files import load_config
 from experiments.data.examples import SentencePair
-from experiments.data.source import Source, Splits
+from experiments.data.source import Splits
 from experiments.data.store import store_text
 from experiments.errors import UsageError
-from experiments.inference.prediction import Prediction
-from experiments.registry import DATASETS, TASKS
+from experiments.registry import TASKS
 
 SMALL = {"width": 16, "num_heads": 2, "hidden": 8, "max_length": 96}
 
@@ -36,12 +35,11 @@ def task_of(name, data, cache, **fields):
 
 @pytest.mark.parametrize("name", ["language_model", "masked_language_model", "word_vectors"])
 def test_shown_examples_of_long_lines_are_readable(name, tmp_path):
-    fits = " ".join(["the girl was"] * 12)
-    (tmp_path / "text").write_text("\n".join(["the girl was happy " * 30, fits] * 20))
+    (tmp_path / "text").write_text("\n".join(["the girl was happy " * 30] * 20))
     task = task_of(name, "text", tmp_path / "cache", path=str(tmp_path / "text"))
-    long, short = task.first_examples("train", 2)
-    assert short.source == fits and long.source.startswith("the girl was happy the ")
-    task.read(f"{long.source} _")
+    (example,) = task.first_examples("train", 1)
+    assert example.source.startswith("the girl was happy the ")
+    task.read(f"{example.source} _")
 
 
 def test_shown_text_needs_no_room_for_a_continuation(tmp_path):
@@ -59,7 +57,7 @@ SPLITS = ("train", "validation", "test")
 REVIEWS = [("a good film", "yes"), ("a bad film", "no")] * 5
 
 
-def write_columns(folder, end, separator, header=()):
+def write_columns(folder, end, separator, *header):
     for split in SPLITS:
         lines = [*header, *(separator.join(review) for review in REVIEWS)]
         (folder / f"{split}.{end}").write_text("\n".join(lines) + "\n")
@@ -128,7 +126,7 @@ def test_classes_of_texts(data, tmp_path):
     if data == "parallel":
         write_columns(tmp_path, "tsv", "\t")
     elif data == "csv":
-        write_columns(tmp_path, "csv", ",", header=["text,label"])
+        write_columns(tmp_path, "csv", ",", "text,label")
     else:
         tfds.disable_progress_bar()
         builder = Reviews(data_dir=str(tmp_path), file_format="array_record")
@@ -155,16 +153,6 @@ def test_classes_of_texts(data, tmp_path):
     assert task.load_tokenizers(task.config, tmp_path) == task.tokenizers
 
 
-@pytest.mark.parametrize("name", ["classification", "masked_language_model"])
-def test_sample_of_an_empty_text(name, tmp_path, monkeypatch):
-    pairs = [SentencePair(text, "yes") for text in ("", "a film", "good")]
-    own = DATASETS["sentiment"]._replace(source=Source(lambda *_: pairs))
-    monkeypatch.setitem(DATASETS, "sentiment", own)
-    task = task_of(name, "sentiment", tmp_path)
-    monkeypatch.setattr(task, "answers", lambda _, inputs: [Prediction(["yes"]) for _ in inputs])
-    assert "→ yes" in task.sample(None)
-
-
 def test_example_without_a_class_raises(tmp_path, monkeypatch):
     monkeypatch.setitem(globals(), "REVIEWS", [*REVIEWS, ("a film", -1)])  # as TFDS stores it
     tfds.disable_progress_bar()
@@ -183,14 +171,6 @@ def test_rows_of_a_batch_of_images(tmp_path):
     for part in (slice(0, 5), slice(rows.number - 1, rows.number)):
         expected = jax.tree.map(lambda array, part=part: array[part], whole)
         chex.assert_trees_all_equal(rows.read(part), expected, strict=True)
-
-
-def test_missing_column_raises_with_those_that_there_are(tmp_path):
-    write_columns(tmp_path, "csv", ",", header=["text,stars"])
-    with pytest.raises(
-        UsageError, match=r"'label' must be one column of .*train.csv, got 0: it has text, st"
-    ):
-        task_of("classification", "csv", tmp_path / "cache", path=str(tmp_path))
 
 
 def test_characters_of_a_language_model_are_those_of_its_training_text(tmp_path):

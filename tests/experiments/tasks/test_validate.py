@@ -1,96 +1,83 @@
-"""The row of numbers of a validation split: losses, metrics of answers, and evaluators."""
+"""Numbers of the validation split in training, and what is checked before the first step."""
 
-from functools import partial
 from types import SimpleNamespace
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from configs import packed_lm, toy_translation
+from experiments.config import Config
 from experiments.errors import UsageError
-from experiments.evaluation.scores import answer_scores
-from experiments.registry import EVALUATORS, METRICS
-from experiments.tasks import task as tasks
+from experiments.registry import EVALUATORS, METRICS, TASKS
 from experiments.tasks.task import Task
-
-
-@pytest.fixture
-def task():
-    """A task whose losses and answers are known; the scores are those of two sentences."""
-    scores = {"sentences": 2, "bleu": 50.0, "bleu_signature": "nrefs:1"}
-    return SimpleNamespace(
-        learner=SimpleNamespace(losses=lambda parameters, batches: {"loss": 1.0}),
-        config=SimpleNamespace(train=SimpleNamespace(evaluators=())),
-        answer_split=lambda state, split: [split],
-        answer_scores=lambda answers, split, metrics: scores if metrics == ["bleu"] else {},
-        _validation=[],
-    )
-
+from experiments.tasks.translation import Translation
 
 STATE = SimpleNamespace(parameters=None, step=7)
 
 
-def test_without_evaluators_it_is_the_losses(task):
-    assert Task.validate(task, STATE) == {"loss": 1.0}
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    cache = tmp_path_factory.mktemp("cache")
+
+    def prepare(module, **changes):
+        config = module.get_config("tiny")
+        config.update_from_flattened_dict(changes)
+        return TASKS[config.task].prepare(Config.read(config.to_dict()), cache)
+
+    return prepare
 
 
-def test_metrics_and_evaluators_are_added(task, monkeypatch):
-    monkeypatch.setitem(EVALUATORS._entries, "steps", lambda task, state: {"taken": state.step})
-    task.config.train.evaluators = ("bleu", "steps")
-    found = Task.validate(task, STATE)
-    assert found == {"loss": 1.0, "sentences": 2, "bleu": 50.0, "taken": 7}
+def fails(*_):
+    raise KeyError("a key")
 
 
-def test_numbers_of_evaluators_are_floats(task, monkeypatch):
+def test_numbers_of_metrics_and_evaluators_are_floats(prepared, monkeypatch):
     """A checkpoint contains the monitored one as JSON."""
     numbers = {"first": np.float32(1.5), "second": jnp.float32(2), "note": "words"}
-    monkeypatch.setitem(EVALUATORS._entries, "numbers", lambda *_: numbers)
-    task.config.train.evaluators = ("numbers",)
-    found = Task.validate(task, STATE)
-    assert found == {"loss": 1.0, "first": 1.5, "second": 2.0}
-    assert {*map(type, found.values())} == {float}
+    monkeypatch.setitem(EVALUATORS, "numbers", lambda *_: numbers)
+    monkeypatch.setattr(Translation, "answer_split", lambda self, *_: ["a"] * 20)
+    task = prepared(toy_translation, **{"train.evaluators": ("exact_match", "numbers")})
+    monkeypatch.setattr(task.learner, "losses", lambda *_: {"loss": 1.0})
+    values = task.validate(STATE)
+    expected = {"loss": 1.0, "sentences": 20, "exact_match": 0.0, "first": 1.5, "second": 2.0}
+    assert values == expected
+    assert {type(values[name]) for name in numbers if name != "note"} == {float}
 
 
 @pytest.mark.parametrize("value", [None, np.arange(3.0)])
-def test_an_evaluator_without_a_number_is_named(task, monkeypatch, value):
-    monkeypatch.setitem(EVALUATORS._entries, "own", lambda *_: {"share": value})
-    task.config.train.evaluators = ("own",)
+def test_an_evaluator_without_a_number_is_named(prepared, monkeypatch, value):
+    monkeypatch.setitem(EVALUATORS, "own", lambda *_: {"share": value})
+    task = prepared(toy_translation, **{"train.evaluators": ("own",)})
     with pytest.raises(UsageError, match="the evaluator 'own' failed: TypeError: "):
-        Task.validate(task, STATE)
-
-
-def test_scores_and_each_evaluator_are_steps_of_the_timeout(task, monkeypatch):
-    begun = []
-    monkeypatch.setattr(tasks, "step_begins", lambda: begun.append("step"))
-    monkeypatch.setattr(tasks, "answer_scores", lambda *given, **_: begun.append("scores") or {})
-    for name in ("first", "second"):
-        evaluator = partial(lambda name, task, state: begun.append(name) or {}, name)
-        monkeypatch.setitem(EVALUATORS._entries, name, evaluator)
-    task.config.train.evaluators = ("first", "bleu", "second")
-    task.config.data, task.examples = None, lambda split: []
-    task.answer_scores = partial(Task.answer_scores, task)
-    Task.validate(task, STATE)
-    assert begun == ["step", "scores", "step", "first", "step", "second"]
+        task.check()
 
 
 @pytest.mark.parametrize("given", [iter, list, tuple])
 def test_validation_batches_may_be_any_iterable(given):
     """They are measured again and again."""
     task = SimpleNamespace(batches=lambda split: given([split, "and more"]))
-    found = Task._validation.func(task)
-    assert [*found] == [*found] == ["validation", "and more"]
+    batches = Task._validation.func(task)
+    assert [*batches] == [*batches] == ["validation", "and more"]
 
 
-def test_a_metric_or_an_evaluator_that_fails_is_named(task, monkeypatch):
-    def fails(*_):
-        raise KeyError("a key")
-
-    sentence = r"the {} 'own' failed in test_validate.py, line \d+: KeyError: 'a key'"
-    monkeypatch.setitem(EVALUATORS._entries, "own", fails)
-    task.config.train.evaluators = ("own",)
-    with pytest.raises(UsageError, match=sentence.format("evaluator")) as found:
-        Task.validate(task, STATE)
-    assert isinstance(found.value.__cause__, KeyError)
-    monkeypatch.setitem(METRICS._entries, "own", fails)
-    with pytest.raises(UsageError, match=sentence.format("metric")):
-        answer_scores(["own"], ["a"], ["a"])
+@pytest.mark.parametrize(
+    ("module", "changes", "sentence"),
+    [
+        (packed_lm, {"batch.row_length": 5}, "raise batch.row_length"),
+        (toy_translation, {"train.evaluators": ("mine",)}, "the evaluator 'mine' failed .*KeyErr"),
+        (toy_translation, {"decoding.metrics": ("mine",)}, "the metric 'mine' failed .*KeyError"),
+        (
+            toy_translation,
+            {"train.evaluators": ("bleu",), "train.monitor": "chrf"},
+            "train.monitor must be one of loss, nll, accuracy, sentences, bleu, got 'chrf'",
+        ),
+    ],
+)
+def test_mistakes_are_reported_before_the_first_step(
+    prepared, monkeypatch, module, changes, sentence
+):
+    is_metric = "decoding.metrics" in changes
+    monkeypatch.setitem(METRICS if is_metric else EVALUATORS, "mine", fails)
+    with pytest.raises(UsageError, match=sentence):
+        prepared(module, **changes).check()

@@ -8,7 +8,6 @@ from functools import partial
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from experiments.training.watchdog import step_timeout
 
 from experiments.config.train import TrainPart
 from experiments.errors import UsageError

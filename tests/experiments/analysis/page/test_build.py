@@ -21,7 +21,7 @@ from experiments.analysis.page.build import (
 )
 from experiments.analysis.page.example_data import choices_data, distances, map_data, steps_data
 from experiments.data.tokenizers import SPECIALS, CharacterTokenizer
-from experiments.inference.prediction import Choice, Prediction
+from experiments.tasks.prediction import Choice, Prediction
 
 HOSTILE = "</script><!--<img src=x onerror=alert(1)>&\u2028\u2029\"'"
 DATA = {"title": "a <b>&", "examples": [HOSTILE]}

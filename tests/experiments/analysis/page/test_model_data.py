@@ -36,9 +36,9 @@ from experiments.data.tokenizers import (
     Vocabulary,
     WordTokenizer,
 )
-from experiments.inference.sentence import read_sentence
 from experiments.tasks.language_model import LanguageModeling
 from experiments.tasks.masked_language_model import MaskedLanguageModeling
+from experiments.tasks.prediction import read_sentence
 from experiments.tasks.translation import Translation
 from experiments.training.session import restore
 from experiments.workdir import Workdir

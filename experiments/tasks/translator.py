@@ -1,7 +1,7 @@
 """Translation of plain text with a trained model."""
 
 from collections.abc import Mapping, Sequence
-from itertools import repeat
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -12,10 +12,11 @@ from jax import Array
 
 from attention.decoding import GNMT, Beam, GenerationOutput, Greedy, StoppingCriteria, generate
 from attention.modules import Output
+from experiments.config.decoding import SearchPart
 from experiments.data.tokenizers import BOS, EOS, Tokenizers
 from experiments.files import split_lines
-from experiments.inference.by_rows import by_rows
-from experiments.inference.sentence import Sentence, read_sentence
+from experiments.tasks.by_rows import by_rows
+from experiments.tasks.prediction import Sentence, read_sentence
 
 LOW_CONFIDENCE = 0.5  # a translation below it is marked
 SHORTEST = 32  # tokens: shorter sources are padded rather than compiled for
@@ -50,97 +51,47 @@ class Hypothesis(NamedTuple):
         return {name: value for name, value in self._asdict().items() if name != "ids"}
 
 
+@dataclass(frozen=True)
 class Translator:
-    """Translate plain text in batches.
+    """Translates plain text in batches.
 
     Attributes:
-        aligns: whether the model attends to the source.
+        definition: an `EncoderDecoder` without its parameters.
+        tokenizers: of both languages.
+        decoding: num_beams, length_penalty, and the number of hypotheses, n_best.
+        max_length: largest number of source tokens, the end included.
+        stopping: when a translation ends.
+        aligns: whether the model attends to the source; some recurrent ones do not.
     """
 
-    def __init__(
-        self,
-        definition: nnx.GraphDef,
-        tokenizers: Tokenizers,
-        *,
-        max_length: int,
-        stopping: StoppingCriteria,
-        num_beams: int,
-        length_penalty: float,
-        n_best: int = 1,
-        aligns: bool = True,
-    ) -> None:
-        """Prepare translation with a model.
-
-        Args:
-            definition: an `EncoderDecoder` without its parameters.
-            tokenizers: of both languages.
-            max_length: largest number of source tokens, the end included.
-            stopping: when a translation ends.
-            num_beams: of beam search; 1 for greedy decoding.
-            length_penalty: alpha of `attention.decoding.GNMT`.
-            n_best: number of hypotheses that `hypotheses` returns.
-            aligns: whether the model attends to the source; some recurrent ones do not.
-        """
-        self._definition = definition
-        self._tokenizers = tokenizers
-        self._max_length = max_length
-        self._stopping = stopping
-        self.aligns = aligns
-        penalty = GNMT(length_penalty)
-        self._strategy = Greedy() if num_beams == 1 else Beam(num_beams, length_penalty=penalty)
-        self._detailed = Greedy() if num_beams == 1 else Beam(num_beams, n_best, penalty)
+    definition: nnx.GraphDef
+    tokenizers: Tokenizers
+    decoding: SearchPart
+    max_length: int
+    stopping: StoppingCriteria
+    aligns: bool = True
 
     def read(self, line: str) -> Sentence:
-        """Read a sentence as a person types it.
-
-        Raises:
-            ValueError: a sentence without a word, or one too long for the model.
-        """
-        return read_sentence(self._tokenizers.source, line, longest=self._max_length - 1)
+        """Read a sentence as a person types it; raise a ValueError as `read_sentence`."""
+        return read_sentence(self.tokenizers.source, line, longest=self.max_length - 1)
 
     def __call__(
         self, parameters: nnx.State, sentences: Sequence[str], *, batch_size: int
     ) -> list[str]:
-        """Translate sentences.
-
-        Args:
-            parameters: of the model.
-            sentences: of the data.
-            batch_size: number of sentences that are decoded at once.
-
-        Raises:
-            ValueError: an unknown word, or a sentence longer than the model can read.
-        """
-        sources = [self._tokenizers.source.encode(sentence) for sentence in sentences]
+        """Translate sentences of the data, so many at once; an unknown word is a ValueError."""
+        sources = [self.tokenizers.source.encode(sentence) for sentence in sentences]
         targets = self.translate_ids(parameters, sources, batch_size=batch_size)
         return [self._text(ids.tolist()) for ids in targets]
 
     def translate_ids(
         self, parameters: nnx.State, sources: Sequence[Sequence[int]], *, batch_size: int
     ) -> list[np.ndarray]:
-        """Translate lists of ids.
-
-        Args:
-            parameters: of the model.
-            sources: without their ends.
-            batch_size: number of sentences that are decoded at once.
-
-        Returns:
-            The ids of each translation, with the end if it has one.
-
-        Raises:
-            ValueError: a source longer than the model can read.
-        """
+        """Translate lists of ids without their ends; translations that have an end contain it."""
         longest = max(map(len, sources), default=0)
-        if longest >= self._max_length:
-            raise ValueError(f"the model reads at most {self._max_length - 1} ids, got {longest}")
-        output = self._generate(
-            parameters,
-            [[*source, EOS] for source in sources],
-            strategy=self._strategy,
-            buckets=lengths_for(self._max_length),
-            slots=batch_size,
-        )
+        if longest >= self.max_length:
+            raise ValueError(f"the model reads at most {self.max_length - 1} ids, got {longest}")
+        buckets = lengths_for(self.max_length)
+        output = self._generate(parameters, sources, None, buckets=buckets, slots=batch_size)
         return [ids[:length] for ids, length in zip(output.tokens, output.lengths, strict=True)]
 
     def hypotheses(
@@ -148,42 +99,43 @@ class Translator:
     ) -> list[list[Hypothesis]]:
         """Return the best translations of each sentence, best first.
 
-        Unknown words are copied to the place that attends to them most. A model without attention
+        Unknown words are copied to the token that attends to them most. A model without attention
         translates their placeholder.
         """
         if not sentences:
             return []
-        sources = [[*sentence.ids, EOS] for sentence in sentences]
-        longest = max(map(len, sources))
-        length = min(each for each in lengths_for(self._max_length) if each >= longest)
-        observed = {"returning": ("weights",), "observe": source_weights} if self.aligns else {}
-        output = self._generate(
-            parameters,
-            sources,
-            strategy=self._detailed,
-            buckets=(length,),
-            slots=batch_size,
-            **observed,
-        )
+        sources = [sentence.ids for sentence in sentences]
+        longest = 1 + max(map(len, sources))
+        length = min(size for size in lengths_for(self.max_length) if size >= longest)
+        options: dict[str, Any] = {"buckets": (length,), "slots": batch_size}
+        if self.aligns:
+            options |= {"returning": ("weights",), "observe": source_weights}
+        output = self._generate(parameters, sources, self.decoding.n_best, **options)
         if output.lengths.ndim == 1:  # without an axis of the n best
             output = jax.tree.map(lambda leaf: leaf[:, None], output)
         return [
             [
-                self._hypothesis(sentence, jax.tree.map(lambda leaf, at=at: leaf[at], output))
-                for at in zip(repeat(row), np.flatnonzero(output.lengths[row]))
+                self._hypothesis(sentence, jax.tree.map(lambda leaf, at=(row, n): leaf[at], output))
+                for n in np.flatnonzero(output.lengths[row])
             ]
             for row, sentence in enumerate(sentences)
         ]
 
     def _generate(
-        self, parameters: nnx.State, sources: list[list[int]], **options: object
+        self,
+        parameters: nnx.State,
+        sources: Sequence[Sequence[int]],
+        n_best: int | None,
+        **options: Any,  # noqa: ANN401 - of `generate`
     ) -> GenerationOutput:
+        num_beams, penalty = self.decoding.num_beams, GNMT(self.decoding.length_penalty)
         return generate(
-            nnx.merge(self._definition, parameters),
-            sources,
-            max_tokens=self._stopping.max_tokens,
-            min_tokens=self._stopping.min_tokens,
-            stop=self._stopping.stop,
+            nnx.merge(self.definition, parameters),
+            [[*source, EOS] for source in sources],
+            strategy=Greedy() if num_beams == 1 else Beam(num_beams, n_best, penalty),
+            max_tokens=self.stopping.max_tokens,
+            min_tokens=self.stopping.min_tokens,
+            stop=self.stopping.stop,
             start=BOS,
             compile=by_rows,
             **options,
@@ -191,7 +143,7 @@ class Translator:
 
     def _text(self, ids: list[int]) -> str:
         """Return a translation in one line; a model of bytes may generate line feeds."""
-        return " ".join(split_lines(self._tokenizers.target.decode(ids)))
+        return " ".join(split_lines(self.tokenizers.target.decode(ids)))
 
     def with_copies(
         self, ids: Sequence[int], weights: np.ndarray, unknown: Mapping[int, str]
@@ -203,7 +155,7 @@ class Translator:
             weights: `[T, S]`, of cross-attention to words and the end.
             unknown: words that are copied, by source place.
         """
-        tokenizer = self._tokenizers.target
+        tokenizer = self.tokenizers.target
         tokens = [tokenizer.token(number) for number in ids]
         if not unknown:
             return tokens, self._text(ids)
@@ -240,15 +192,14 @@ def lengths_for(max_length: int) -> list[int]:
     return lengths
 
 
-def cross_weights(output: Output) -> list[Array]:
-    """Return the weights `[..., N, T, S]` of each layer with cross-attention."""
-    layers = (layer.get("cross_attention") for layer in output.attention)
-    return [results["weights"] for results in layers if results is not None]
-
-
 def source_weights(output: Output) -> Array:
     """Return the mean weight of each source token, `[B, S]`, for one target token per row."""
-    means = [weights.mean(axis=(-3, -2)) for weights in cross_weights(output)]
+    layers = (layer.get("cross_attention") for layer in output.attention)
+    means = [
+        results["weights"].mean(axis=(-3, -2))  # over heads and the one query
+        for results in layers
+        if results is not None
+    ]
     return jnp.mean(jnp.stack(means), axis=0)
 
 

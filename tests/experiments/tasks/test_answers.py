@@ -26,27 +26,30 @@ def words(text, tokens=SPACED):
     return WordTokenizer(Vocabulary((*SPECIALS, *text.split())), tokens)
 
 
-def test_words_that_fill_gaps():
+@pytest.fixture
+def masked():
     config = Config.read(masked_lm.get_config("tiny").to_dict())
-    task = MaskedLanguageModeling(config, Tokenizers(words("the cat dog"), None))
+    return MaskedLanguageModeling(config, Tokenizers(words("the cat dog"), None))
 
+
+def test_words_that_fill_gaps(masked):
     def fill(parameters, tokens, lengths):
         ranks = np.broadcast_to(np.array([2, 1]), (*tokens.shape, 2))
         return np.where(ranks == 2, 0.75, 0.25), ranks
 
-    task.__dict__["_fill"] = fill
-    found = [*task.encoder_predictions(STATE, ["the _ the _", "the cat"])]
+    masked.__dict__["_fill"] = fill
+    filled, plain = masked.predict(STATE, ["the _ the _", "the cat"])
     candidates = [("dog", 0.75), ("cat", 0.25)]
-    assert [*found[0].text] == ["the dog the dog"]
-    assert found[0].choices == [(1, candidates), (3, candidates)]
-    assert ([*found[1].text], found[1].choices) == (["the cat"], [])
+    assert [*filled.text] == ["the dog the dog"]
+    assert filled.choices == [(1, candidates), (3, candidates)]
+    assert plain.error.startswith("the line has no gap")
 
 
-def test_sample_of_a_long_sentence_is_an_error_message(monkeypatch):
-    config = Config.read(masked_lm.get_config("tiny").to_dict())
-    task = MaskedLanguageModeling(config, Tokenizers(words("the cat dog"), None))
-    monkeypatch.setattr(task, "examples", lambda _: [SentencePair("the cat " * 20)])
-    assert "the line has 40 tokens, and the model reads at most 23 (was the)" in task.sample(STATE)
+def test_sample_of_sentences_that_cannot_be_read(masked, monkeypatch):
+    texts = "", "the cat " * 20
+    monkeypatch.setattr(masked, "examples", lambda _: [*map(SentencePair, texts)])
+    (_, answer) = masked.sample(STATE).splitlines()
+    assert "the line has 40 tokens, and the model reads at most 23 (was the)" in answer
 
 
 @pytest.mark.parametrize(("pooling", "place"), [("class_token", 0), ("mean", None)])
@@ -58,6 +61,6 @@ def test_probabilities_of_classes(pooling, place):
     task.__dict__["_probabilities"] = lambda parameters, inputs, lengths: np.tile(
         [0.25, 0.75], (len(inputs), 1)
     )
-    (found,) = task.encoder_predictions(STATE, ["the food"])
-    assert found.choices == [(place, [("praise", 0.75), ("blame", 0.25)])]
-    assert found.details()["probabilities"] == {"praise": 0.75, "blame": 0.25}
+    (answer,) = task.predict(STATE, ["the food"])
+    assert answer.choices == [(place, [("praise", 0.75), ("blame", 0.25)])]
+    assert answer.details()["probabilities"] == {"praise": 0.75, "blame": 0.25}

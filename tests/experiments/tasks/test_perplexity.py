@@ -1,14 +1,11 @@
 """Perplexity of tokens and of words, by hand."""
 
-import jax
 import numpy as np
 import pytest
 
 from configs import toy_translation
 from experiments.config import Config
 from experiments.data.examples import EncodedExamples, EncodedPair, SentencePair
-from experiments.data.source import Splits
-from experiments.data.store import store_text
 from experiments.data.tokenizers import SPECIALS, WORDS, Tokenizers, Vocabulary, WordTokenizer
 from experiments.tasks.translation import Translation
 
@@ -25,18 +22,14 @@ PAIRS = [SentencePair("a b", "b"), SentencePair("b", "a b")]
         (1, 710.0, {}),
     ],
 )
-def test_word_perplexity_counts_words(letters, nll, expected, monkeypatch, tmp_path):
-    vocabulary = Vocabulary((*SPECIALS, "a", "b"))
+def test_word_perplexity_counts_words(letters, nll, expected, monkeypatch):
     config = Config.read(toy_translation.get_config("tiny").to_dict())
-    splits = Splits(config.data, tmp_path)
-    splits["test"] = store_text(tmp_path, lambda: PAIRS)
-    tokenizers = Tokenizers(*[WordTokenizer(vocabulary, WORDS)] * 2)
-    task = Translation(config, tokenizers, splits)
+    words = WordTokenizer(Vocabulary((*SPECIALS, "a", "b")), WORDS)
+    task = Translation(config, Tokenizers(words, words))
     encoded = EncodedExamples(
         EncodedPair([3], [3] * letters * len(pair.target.split())) for pair in PAIRS
     )
-    monkeypatch.setattr(task, "ids", lambda _: encoded)
+    task._prepared["test"] = PAIRS, encoded
     monkeypatch.setattr(task.learner, "losses", lambda *_: {"nll": nll})
-    state = jax.eval_shape(task.learner.initial_state)
-    found = task.losses(state, "test")
-    assert {name: found[name] for name in found if name != "nll"} == pytest.approx(expected)
+    scores = task.losses(task.learner.abstract_state, "test")
+    assert {name: scores[name] for name in scores if name != "nll"} == pytest.approx(expected)

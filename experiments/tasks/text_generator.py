@@ -1,7 +1,7 @@
 """Continuation of a text by a trained language model."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,26 +15,28 @@ from experiments.config import Config
 from experiments.config.decoding import SamplingPart
 from experiments.data.tokenizers import EOS, Tokenizer
 from experiments.devices import compiled
-from experiments.inference.prediction import Prediction
-from experiments.inference.sentence import Sentence, read_sentence
 from experiments.processes import gather_to_host
 from experiments.sharding import one_copy
+from experiments.tasks.prediction import Prediction, Sentence, read_sentence
 
 
-def sampling(config: SamplingPart) -> Sample:
-    """Return the sampling that a config describes; top_k=0 and min_p=0 mean none."""
-    return Sample(
+def sampling(config: SamplingPart) -> dict[str, Any]:
+    """Return strategy and random key; top_k=0 and min_p=0 mean none."""
+    if config.strategy == "greedy":
+        return {"strategy": Greedy(), "rng": None}
+    strategy = Sample(
         temperature=config.temperature,
         top_k=config.top_k or None,
         top_p=None if config.top_p == 1 else config.top_p,
         min_p=config.min_p or None,
     )
+    return {"strategy": strategy, "rng": jax.random.key(config.seed)}
 
 
 def generated(output: GenerationOutput) -> dict[str, Any]:
     """Return the text of one answer and the probability of each of its tokens, as JSON values."""
     log_probs = output.log_probs[0, : int(output.lengths[0])]
-    return {"text": output.text[0], "probabilities": [math.exp(each) for each in log_probs]}
+    return {"text": output.text[0], "probabilities": [math.exp(number) for number in log_probs]}
 
 
 @dataclass(frozen=True)
@@ -53,11 +55,6 @@ class Continuation:
     def _before(self) -> str:
         return self.tokenizer.decode(self.prompt)
 
-    @property
-    def encode(self) -> Callable[..., list[int]]:
-        """The function of the tokenizer from a text to ids."""
-        return self.tokenizer.encode
-
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text that the ids add to the prompt."""
         text = self.tokenizer.decode([*self.prompt, *ids])
@@ -66,49 +63,34 @@ class Continuation:
         return self.tokenizer.decode(ids)  # bytes that are no text may change those before them
 
 
+@dataclass(frozen=True)
 class TextGenerator:
-    """Continue a text, token by token."""
+    """Continues a text, token by token.
 
-    def __init__(
-        self,
-        definition: nnx.GraphDef,
-        tokenizer: Tokenizer,
-        config: Config,
-        *,
-        begin: Sequence[int],
-        has_end: bool,
-    ) -> None:
-        """Prepare the generation.
+    Attributes:
+        definition: a `LanguageModel` without its parameters.
+        tokenizer: of the model.
+        config: of the run; its `decoding` chooses the strategy.
+        begin: ids before each prompt; texts that have a begin have an end too.
+    """
 
-        Args:
-            definition: a `LanguageModel` without its parameters.
-            tokenizer: of the model.
-            config: of the run; its `decoding` chooses the strategy.
-            begin: ids before each prompt.
-            has_end: whether a token ends a text.
-        """
-        self._definition = definition
-        self._tokenizer = tokenizer
-        self.begin = begin
-        self._stop = EOS if has_end else ()
-        self._config = config
+    definition: nnx.GraphDef
+    tokenizer: Tokenizer
+    config: Config
+    begin: tuple[int, ...]
 
     def read(self, prompt: str, max_tokens: int | None = None) -> Sentence:
-        """Read a prompt as a person types it.
-
-        Args:
-            prompt: a line.
-            max_tokens: the most tokens that follow it; `decoding.max_tokens` if None.
+        """Read a prompt as a person types it, which at most `max_tokens` tokens follow.
 
         Raises:
             ValueError: a prompt with an unknown character, one that is too long, or an empty one
                 where nothing precedes it.
         """
         if self.begin and not prompt.strip():
-            sentence = Sentence([], {})
+            sentence = Sentence([], text=prompt)
         else:
-            longest = self._config.model.max_length
-            sentence = read_sentence(self._tokenizer, prompt, longest=longest)
+            longest = self.config.model.max_length
+            sentence = read_sentence(self.tokenizer, prompt, longest=longest)
         self._prompt_size(len(self.begin) + len(sentence.ids), max_tokens)
         return sentence
 
@@ -117,10 +99,9 @@ class TextGenerator:
         model, ids, options = self._arguments(parameters, sentence)
         return stream(model, ids, **options)
 
-    def predict(self, parameters: nnx.State, prompt: str, sentence: Sentence) -> Prediction:
+    def predict(self, parameters: nnx.State, sentence: Sentence) -> Prediction:
         """Return a prompt and its continuation, which is generated when it is used."""
-        if self.begin:
-            prompt = prompt.strip()  # as it is read
+        prompt = sentence.text.strip() if self.begin else sentence.text  # as it is read
 
         def pieces() -> Iterator[str]:
             yield prompt
@@ -130,61 +111,45 @@ class TextGenerator:
             model, ids, options = self._arguments(parameters, sentence)
             return {"prompt": prompt, **generated(generate(model, [ids], **options))}
 
-        return Prediction(pieces(), details, sentence.note(self._tokenizer))
+        return Prediction(pieces(), details, sentence.note(self.tokenizer))
 
     def ids(self, parameters: nnx.State, sentence: Sentence, max_tokens: int) -> list[int]:
         """Return the ids of a prompt and of at most `max_tokens` tokens, the most probable ones.
 
         They are at most `model.max_length` together.
         """
-        ids, decoding = [*self.begin, *sentence.ids], self._config.decoding
-        room = self._config.model.max_length - len(ids)
-        max_tokens = min(max_tokens, decoding.max_tokens, room)
+        ids = [*self.begin, *sentence.ids]
+        room = self.config.model.max_length - len(ids)
+        max_tokens = min(max_tokens, self.config.decoding.max_tokens, room)
         if not max_tokens:
             return ids
         model, ids, options = self._arguments(parameters, sentence, max_tokens)
-        options |= {"strategy": Greedy(), "rng": None}
-        output = generate(model, [ids], **options)
+        output = generate(model, [ids], **options | {"strategy": Greedy(), "rng": None})
         return [*ids, *output.tokens[0, : int(output.lengths[0])].tolist()]
 
     def _arguments(
         self, parameters: nnx.State, sentence: Sentence, max_tokens: int | None = None
     ) -> tuple[nnx.Module, list[int], dict[str, Any]]:
         """Return model, ids and options of `generate`."""
-        decoding, ids = self._config.decoding, [*self.begin, *sentence.ids]
-        is_sampling = decoding.strategy == "sample"
-        options = {
-            "strategy": sampling(decoding) if is_sampling else Greedy(),
+        decoding, ids = self.config.decoding, [*self.begin, *sentence.ids]
+        options = sampling(decoding) | {
             "max_tokens": decoding.max_tokens if max_tokens is None else max_tokens,
-            "stop": self._stop,
-            "rng": jax.random.key(decoding.seed) if is_sampling else None,
-            "tokenizer": Continuation(self._tokenizer, tuple(ids)),
+            "stop": EOS if self.begin else (),
+            "tokenizer": Continuation(self.tokenizer, tuple(ids)),
             "buckets": (self._prompt_size(len(ids), max_tokens),),
             "compile": compiled,
         }
-        return nnx.merge(self._definition, gather_to_host(one_copy(parameters))), ids, options
+        return nnx.merge(self.definition, gather_to_host(one_copy(parameters))), ids, options
 
     def _prompt_size(self, length: int, max_tokens: int | None) -> int:
-        """Return the length that prompts are padded to, the same for all with equal `max_tokens`.
-
-        Args:
-            length: of a prompt.
-            max_tokens: as in `read`.
-
-        Raises:
-            ValueError: a longer prompt.
-        """
-        longest, kind = self._config.model.max_length, self._config.model.positions
-        if length > longest:
-            raise ValueError(
-                f"a prompt of {length} tokens is longer than the {longest} that the model reads"
-            )
+        """Return the length that prompts are padded to; a longer one is a ValueError."""
+        longest, kind = self.config.model.max_length, self.config.model.positions
+        more = self.config.decoding.max_tokens if max_tokens is None else max_tokens
         if POSITIONS[kind].embed is None:
-            return longest  # older tokens leave the cache
-        more = self._config.decoding.max_tokens if max_tokens is None else max_tokens
+            more = 0  # older tokens leave the cache
         if length + more > longest:
             raise ValueError(
                 f"a prompt of {length} tokens and {more} more need {length + more} positions, and "
-                f"{kind} ones end at {longest}: lower decoding.max_tokens"
+                f"the model has {longest}: shorten it, or lower decoding.max_tokens"
             )
         return longest - more

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sacrebleu
+from sacrebleu.metrics.base import Metric
 from sacrebleu.significance import PairedTest
 
 from experiments.errors import errors_of
@@ -35,10 +36,10 @@ def answer_scores(
         name = "tok_bleu" if tokenized and name == "bleu" else name
         metric = METRICS[name]
         with errors_of(f"the metric {name!r}"):
-            found = metric(answers, references)
-            found = found if isinstance(found, Mapping) else {name: found}
-            for key, each in found.items():
-                scores[key] = each if isinstance(each, str) else float(each)
+            values = metric(answers, references)
+            values = values if isinstance(values, Mapping) else {name: values}
+            for key, value in values.items():
+                scores[key] = value if isinstance(value, str) else float(value)
     return scores
 
 
@@ -67,43 +68,34 @@ def chrf(answers: Sequence[str], references: Sequence[str]) -> dict[str, object]
     return _corpus_score("chrf", sacrebleu.CHRF(), answers, references)
 
 
-def _corpus_score(
-    name: str,
-    metric: sacrebleu.metrics.base.Metric,
-    answers: Sequence[str],
-    references: Sequence[str],
-) -> dict[str, object]:
-    score = metric.corpus_score([*answers], [[*references]]).score
-    return {name: score, f"{name.removeprefix('tok_')}_signature": str(metric.get_signature())}
-
-
 def paired_bootstrap(
-    systems: Mapping[str, Sequence[str]], references: Sequence[str], *, tokenized: bool = False
-) -> dict[str, float]:
-    """Return the p-values of differences in BLEU, by paired bootstrap (Koehn 2004).
+    first: Sequence[str],
+    second: Sequence[str],
+    references: Sequence[str],
+    *,
+    tokenized: bool = False,
+) -> float:
+    """Return the p-value of the difference of two systems in BLEU (Koehn 2004); 1 if there is none.
 
-    The sentences are resampled, and the systems are not: the variance between training seeds is
-    ignored, so a small p does not show that another seed would have the difference.
-
-    Args:
-        systems: translations of the same sentences by name; each is compared with the first.
-        references: one correct translation of each sentence.
-        tokenized: as in `answer_scores`.
-
-    Returns:
-        p of each but the first, from 1,000 resamples; 1 without a difference.
+    The sentences are resampled 1,000 times, and the systems are not: the variance between training
+    seeds is ignored, so a small p does not show that another seed would have the difference.
     """
     test = PairedTest(
-        [(name, list(said)) for name, said in systems.items()],
+        [("first", [*first]), ("second", [*second])],
         {"BLEU": _bleu(tokenized)},
-        [list(references)],
+        [[*references]],
         test_type="bs",
         n_samples=1_000,
     )
-    _, found = test()
-    first, *others = found["BLEU"]
-    chances = (1.0 if one.score == first.score else one.p_value for one in others)
-    return dict(zip(found["System"][1:], chances, strict=True))
+    one, other = test()[1]["BLEU"]
+    return 1.0 if one.score == other.score else other.p_value
+
+
+def _corpus_score(
+    name: str, metric: Metric, answers: Sequence[str], references: Sequence[str]
+) -> dict[str, object]:
+    score = metric.corpus_score([*answers], [[*references]]).score
+    return {name: score, f"{name.removeprefix('tok_')}_signature": str(metric.get_signature())}
 
 
 def _bleu(tokenized: bool) -> sacrebleu.BLEU:

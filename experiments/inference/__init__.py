@@ -1,1 +1,0 @@
-"""Answers of trained models to lines of text: translations, continuations and predictions."""

@@ -1,0 +1,233 @@
+"""Predictions: how a model reads what a person types, and how its answers are printed."""
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from itertools import takewhile
+from os.path import expanduser
+from typing import Any, NamedTuple
+from unicodedata import category
+
+import numpy as np
+from PIL import Image
+
+from experiments.data.tokenizers import SPECIALS, Tokenizer, Vocabulary, WordTokenizer
+
+REPLACEMENT = "\ufffd"  # in place of bytes that are not UTF-8
+EDGES = re.compile(r"(\W*)(.*\w)?(.*)", re.DOTALL)  # signs, a word, signs
+SIMILAR = 0.8  # least similarity of a known word that is suggested, as in `difflib`
+
+
+class Choice(NamedTuple):
+    """What an encoder may answer at a position of its input.
+
+    Attributes:
+        place: among the labels of `Task.example`; None for an answer about the whole input.
+        candidates: answers with their probabilities, the most probable first.
+    """
+
+    place: int | None
+    candidates: Sequence[tuple[str, float]]
+
+
+class Prediction(NamedTuple):
+    """The answer of a model to one line.
+
+    Attributes:
+        text: the answer, in pieces that are printed as they come.
+        details: returns the answer as JSON values, with probabilities; called for JSON alone.
+        note: a sentence for standard error, such as a list of unknown words; "" for none.
+        error: the reason why there is no answer; "" if there is one.
+        choices: of an encoder, which chooses each part of its answer by itself.
+    """
+
+    text: Iterable[str] = ()
+    details: Callable[[], Mapping[str, Any]] = dict
+    note: str = ""
+    error: str = ""
+    choices: Sequence[Choice] = ()
+
+
+def predictions(
+    lines: Sequence[str],
+    read: Callable[[str], Any],
+    answer: Callable[[list[Any]], Iterable[Prediction]],
+) -> Iterator[Prediction]:
+    """Yield the prediction of each line; it is empty for a blank line that cannot be read.
+
+    Args:
+        lines: as a person typed them.
+        read: converts a line to an input of the model, or raises a ValueError in one sentence.
+        answer: returns the predictions of inputs.
+    """
+
+    def convert(line: str) -> Any:  # noqa: ANN401 - an input, or a prediction without an answer
+        if REPLACEMENT in line:
+            return Prediction(error="the line has bytes that are no UTF-8")
+        try:
+            return read(line)
+        except ValueError as error:
+            return Prediction(error=str(error) if line.strip() else "")
+
+    inputs = [convert(line) for line in lines]
+    answers = iter(answer([value for value in inputs if not isinstance(value, Prediction)]))
+    for value in inputs:
+        yield value if isinstance(value, Prediction) else next(answers)
+
+
+def show(groups: Iterable[Iterable[Prediction]], form: str) -> int:
+    """Print one line for each prediction, and its note or error to standard error.
+
+    Args:
+        groups: predictions of lines that came together.
+        form: "text" or "json".
+
+    Returns:
+        Number of lines without an answer because of an error.
+    """
+    failed = 0
+    every = (prediction for group in groups for prediction in group)
+    for number, prediction in enumerate(every, start=1):
+        if form == "json":
+            error = {"error": prediction.error} if prediction.error else {}
+            print(json.dumps({**prediction.details(), **error}, ensure_ascii=False), end="")
+        for piece in prediction.text if form == "text" else ():
+            print(piece, end="", flush=True)
+        print(flush=True)
+        if message := prediction.error or prediction.note:
+            print(f"line {number}: {message}", file=sys.stderr, flush=True)
+        failed += bool(prediction.error)
+    return failed
+
+
+class Sentence(NamedTuple):
+    """A sentence as a model reads it.
+
+    Attributes:
+        ids: of its tokens.
+        unknown: words that the vocabulary lacks, by their places in `ids`.
+        placeholder: the known word that is read in place of each.
+        text: as it was typed.
+    """
+
+    ids: list[int]
+    unknown: Mapping[int, str] = {}
+    placeholder: str = ""
+    text: str = ""
+
+    def note(self, tokenizer: Tokenizer, *, is_copied: bool = False) -> str:
+        """Return a sentence about the unknown words, "" if there are none."""
+        if not self.unknown:
+            return ""
+        words = []
+        for word in self.unknown.values():
+            near = get_close_matches(word, tokenizer.vocabulary.ids, n=1, cutoff=SIMILAR)
+            words.append(repr(word) + "".join(f" (similar to {known!r})" for known in near))
+        verb = "copied" if is_copied else f"read as {self.placeholder!r}"
+        return f"not in the vocabulary, {verb}: {', '.join(words)}"
+
+    def tokens(self, tokenizer: Tokenizer) -> list[str]:
+        """Return the tokens, with the unknown words as they were typed."""
+        read = enumerate(self.ids)
+        return [self.unknown.get(place) or tokenizer.token(number) for place, number in read]
+
+
+def read_sentence(
+    tokenizer: Tokenizer, text: str, *, longest: int, gap: int | None = None
+) -> Sentence:
+    """Read a text as a person types it.
+
+    Of a vocabulary of words, a word that is known in another case only is read in that case,
+    punctuation and symbols are split off, unknown punctuation is left out, and an unknown word or
+    symbol, such as an emoji, is replaced by a placeholder.
+
+    Args:
+        tokenizer: of the model.
+        text: a line.
+        longest: number of tokens that the model reads.
+        gap: the id of each `_`, also of several without a space; None if these are text.
+
+    Raises:
+        ValueError: a text without a token, one that is too long, or an unknown character.
+    """
+    ids, unknown, name = [], {}, ""
+    for number, part in enumerate([text] if gap is None else re.split("_+", text)):
+        if number:
+            ids.append(gap)
+        if not isinstance(tokenizer, WordTokenizer):
+            ids += tokenizer.read(part)
+            continue
+        known, name = tokenizer.vocabulary.ids, placeholder(tokenizer.vocabulary)
+        for word in _split(tokenizer, part):
+            if word not in known:
+                unknown[len(ids)] = word
+            ids.append(known.get(word, known[name]))
+    if not ids:
+        raise ValueError("the line has no word" if text.strip() else "the line is empty")
+    if len(ids) > longest:
+        raise ValueError(f"the line has {len(ids)} tokens, and the model reads at most {longest}")
+    return Sentence(ids, unknown, name, text)
+
+
+def word_numbers(tokenizer: Tokenizer, text: str) -> list[int]:
+    """Return the number of the typed word of each token that `read_sentence` reads, from 0."""
+    if isinstance(tokenizer, WordTokenizer):
+        words = enumerate(tokenizer.words(text))
+        return [number for number, word in words for _ in _split(tokenizer, word)]
+    return tokenizer.word_numbers(tokenizer.read(text))
+
+
+def placeholder(vocabulary: Vocabulary) -> str:
+    """Return the most frequent capitalized word, which is a name, or else the rarest word."""
+    words = vocabulary.words[len(SPECIALS) :]
+    return next((word for word in words if word[:1].isupper() and len(word) > 1), words[-1])
+
+
+def _split(tokenizer: WordTokenizer, text: str) -> Iterator[str]:
+    """Yield the words of a text, in the case of the vocabulary, and its signs."""
+    known, respell = tokenizer.vocabulary.ids, tokenizer.vocabulary.respell
+    for typed in tokenizer.tokens.tokenize(text):
+        if respell(typed) in known:
+            yield respell(typed)
+            continue
+        before, word, after = EDGES.fullmatch(typed).groups()
+        marks = "".join(takewhile(lambda sign: category(sign)[0] == "M", after))
+        yield from _signs(known, before)
+        if word:
+            yield respell(word + marks)
+        yield from _signs(known, after.removeprefix(marks))
+
+
+def _signs(known: Mapping[str, int], text: str) -> Iterator[str]:
+    """Yield the known signs of a text, and what is neither punctuation nor invisible."""
+    parts = (
+        f" {sign} " if sign in known else " " if category(sign)[0] == "P" else sign for sign in text
+    )
+    for run in "".join(parts).split():
+        if any(category(sign) not in ("Cc", "Cf") for sign in run):
+            yield run
+
+
+def read_image(path: str, shape: tuple[int, int, int]) -> np.ndarray:
+    """Read an image file as float32 `[height, width, channels]` from 0 (black) to 1 (white).
+
+    Nothing is inverted: for a model of `digits`, whose ink is 1, ink must be white on black.
+
+    Raises:
+        ValueError: a file that is no image, or an image of another size or of more than 8 bits.
+    """
+    try:
+        with Image.open(expanduser(path.strip())) as image:
+            size, mode = image.size, image.mode
+            pixels = np.asarray(image.convert("L" if shape[2] == 1 else "RGB"), np.float32)
+    except (OSError, SyntaxError, Image.DecompressionBombError) as error:  # Syntax: a damaged PNG
+        raise ValueError(f"{path} cannot be read as an image: {error}") from error
+    if size != shape[1::-1]:
+        raise ValueError(
+            f"{path} has {size[0]} x {size[1]} pixels, and the model reads {shape[1]} x {shape[0]}"
+        )
+    if mode.startswith(("I", "F")):  # which `convert` cuts off at 255
+        raise ValueError(f"{path} has more than 8 bits per channel: convert it to 8 bits")
+    return (pixels / 255).reshape(shape)
