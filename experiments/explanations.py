@@ -12,7 +12,7 @@ from experiments.results import SHOWN
 from experiments.workdir import START
 
 ORIGIN = "origin.json"  # command and commit that made the tables, and the step of the run
-TABLES = ("alignment", "agreement", "replaced_weights", "senses")
+TABLES = ("alignment", "agreement", "replaced_weights")
 
 
 def explanations(run: Run, path: Path) -> Iterator[Run]:

@@ -3,12 +3,11 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import jax
 
-from experiments.analysis.curves import draw_runs
+from experiments.analysis.figures import draw_runs
 from experiments.config import Config
 from experiments.errors import UsageError
 from experiments.files import write_whole
@@ -51,7 +50,6 @@ def write_report(
     places: Mapping[str, Workdir],
     written: Any,  # noqa: ANN401 - any JSON values
     text: str,
-    costs: Mapping[str, Mapping[int, float]] = MappingProxyType({}),
 ) -> None:
     """Write several runs as JSON, as Markdown and as a picture, and print the Markdown.
 
@@ -61,12 +59,11 @@ def write_report(
         places: workdir of each run, for its learning curve.
         written: content of the JSON file.
         text: content of the Markdown file.
-        costs: seconds of a step of each run by the length of the sentences, if they were measured.
     """
     write_whole(path.with_suffix(".json"), json.dumps(written, indent=2) + "\n")
     write_whole(path.with_suffix(".md"), text)
     curves = {name: read_metrics(place.path) for name, place in places.items()}
-    draw_runs(curves, headlines(records), costs, path.with_suffix(".png"))
+    draw_runs(curves, headlines(records), path.with_suffix(".png"))
     print(text, end="")
     print(f"everything is in {path.parent}")
 

@@ -10,7 +10,7 @@ import sentencepiece
 
 from experiments.config.data import TextPart
 from experiments.data.tokenizers import Text
-from experiments.data.vocabulary import BOS, EOS, PAD
+from experiments.data.vocabulary import BOS, EOS, PAD, SPECIALS
 from experiments.errors import UsageError
 
 BLANK = "▁"  # of sentencepiece, for a blank
@@ -58,6 +58,8 @@ class SubwordTokenizer:
 
     def token(self, number: int) -> str:
         """Return the subword; a blank before it is an underscore."""
+        if number < len(SPECIALS):
+            return SPECIALS[number]
         return self._processor.id_to_piece(int(number)).replace(BLANK, "_").replace(STAND_IN, BLANK)
 
     def words(self, text: str) -> list[str]:
