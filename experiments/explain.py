@@ -21,7 +21,7 @@ from experiments.analysis.alignment import (
 from experiments.analysis.attribution import POSITIONS, agreement_table
 from experiments.analysis.collect import CROSS, DECODER, Example
 from experiments.analysis.figures import as_csv, draw_attributions, draw_example, markdown
-from experiments.analysis.heads import head_scores, heads_table, repeated_block
+from experiments.analysis.heads import heads_table, repeated_block
 from experiments.analysis.page.build import write_explanation
 from experiments.analysis.page.example_data import examples_data
 from experiments.analysis.replaced_weights import loss_table
@@ -42,7 +42,7 @@ from experiments.workdir import Workdir
 VALIDATION = "validation"
 DRAWN = 3  # examples of a file or a split that are drawn
 MEASURED = 100  # examples of a split in the table of heads
-EXPLAINED = 100  # short examples of a split in the table of agreement
+EXPLAINED = 30  # short examples of a split in the table of agreement
 IN_PAGE = 20  # examples of a file or a split that are in its page
 BATCH_SIZE = 20  # examples of a pass
 
@@ -207,21 +207,18 @@ class Explanation:
         return page
 
     def _measure_heads(self, examples: Sequence[Example], place: str) -> list[dict[str, Any]]:
-        """Write the table of heads, with those of the initial parameters; return and print it."""
+        """Write the table of heads, and that of the initial parameters; return the first one."""
         examples = examples[:MEASURED]
-        print(f"\nmeasuring heads over {len(examples)} examples of {place}", flush=True)
         block = repeated_block(examples, getattr(self.task.config.model, "max_length", None))
-        collector, scores = self.task.collector, []
-        for parameters in (
-            self.state.parameters,
-            self.task.learner.initial_state().parameters,
-        ):
-            repeated = next(collector(parameters, [block.example])) if block else None
-            passes = collector(parameters, examples, batch_size=BATCH_SIZE)
-            scores.append(head_scores(passes, block, repeated))
-        rows = heads_table(*scores)
-        self._write_table("heads", rows, 2)
-        return rows
+        collector, initial = self.task.collector, self.task.learner.initial_state()
+        tables = []
+        for name, state in (("heads", self.state), ("heads_untrained", initial)):
+            print(f"measuring {name} over {len(examples)} examples of {place}", flush=True)
+            repeated = next(collector(state.parameters, [block])) if block else None
+            passes = collector(state.parameters, examples, batch_size=BATCH_SIZE)
+            tables.append(heads_table(passes, block, repeated))
+            self._write_table(name, tables[-1], 2)
+        return tables[0]
 
     def _align(
         self,

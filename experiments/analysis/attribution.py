@@ -28,7 +28,7 @@ DELETED = 5  # source words that are replaced, at most
 OCCLUSION = "occlusion by an empty vector"
 GRADIENT, INTEGRATED = "gradient times input", "integrated gradients"
 METHODS = (OCCLUSION, GRADIENT, INTEGRATED)
-RANDOM = "random order"
+RANDOM, ERROR = "random order", "completeness error"
 
 Score = Callable[[Array], Array]
 Explained = tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]  # of `Explainer`
@@ -231,7 +231,7 @@ class Explainer:
             return deletion_drops(score, vectors, empty, values, DELETED).mean(axis=-1)
 
         drops = dict(zip(ranked, jax.lax.map(drop, values), strict=True))  # one program for all
-        return maps, drops | {"completeness error": error}
+        return maps, drops | {ERROR: error}
 
     def _attention(
         self, model: EncoderDecoder, rows: Mapping[str, Array], lengths: Mapping[str, Array]
@@ -279,5 +279,8 @@ def agreement_table(explained: Sequence[Explained]) -> list[dict[str, Any]]:
             row[f"rank correlation with {method}"] = mean
         drops = np.concatenate([measurements[name] for _, measurements in explained])
         row["drop by deletion, nats"] = float(drops.mean())
+        row[f"largest {ERROR}"] = ""
+        if name == INTEGRATED:
+            row[f"largest {ERROR}"] = float(max(values[ERROR].max() for _, values in explained))
         rows.append(row)
     return rows

@@ -1,14 +1,13 @@
 """What each attention head does, in numbers: means over the queries of many examples."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
 from experiments.analysis.collect import CROSS, Attended, Example
 
 BLOCK = 12  # random tokens that are repeated for the induction score
-Head = tuple[str, int, int]  # kind, layer and head, both from 1
 
 
 def head_statistics(weights: np.ndarray) -> dict[str, np.ndarray]:
@@ -51,20 +50,10 @@ def induction_score(weights: np.ndarray, start: int, block: int) -> np.ndarray:
     return weights[..., query, query - block + 1].mean(axis=-1)
 
 
-class Block(NamedTuple):
-    """An example in which each stack reads a block of random tokens twice.
+def repeated_block(examples: Sequence[Example], longest: int | None) -> Example | None:
+    """Return an example of random tokens, each stack of which reads them twice.
 
-    Attributes:
-        example: what is read.
-        size: number of tokens of the block.
-    """
-
-    example: Example
-    size: int
-
-
-def repeated_block(examples: Sequence[Example], longest: int | None) -> Block | None:
-    """Make a block of different random tokens of some examples, None for images or no tokens.
+    There is none of images, or if no example has a token.
 
     Args:
         examples: whose special tokens stay at both ends.
@@ -88,61 +77,40 @@ def repeated_block(examples: Sequence[Example], longest: int | None) -> Block | 
         begin, end = first.text_slice(stack).indices(len(ids))[:2]
         inputs[stack] = np.concatenate([ids[:begin], block, block, ids[end:]])
         labels[stack] = [""] * (sum(first.special[stack]) + 2 * size)
-    return Block(Example(inputs, labels, first.special, labels.get("decoder", ())), size)
+    return Example(inputs, labels, first.special, labels.get("decoder", ()))
 
 
-def head_scores(
-    passes: Iterable[Attended], block: Block | None = None, repeated: Attended | None = None
-) -> dict[Head, dict[str, Any]]:
-    """Return the means of `head_statistics` over all queries, and the induction score.
+def heads_table(
+    passes: Iterable[Attended], block: Example | None = None, repeated: Attended | None = None
+) -> list[dict[str, Any]]:
+    """Return a row for each head: the means of `head_statistics`, and the induction score.
+
+    A score that no query has is "".
 
     Args:
         passes: of many examples.
         block: of `repeated_block`.
         repeated: what the model attends to in it.
-
-    Returns:
-        By head; a score that no query has is "".
     """
-    queries: dict[tuple[Head, str], list[np.ndarray]] = {}
+    layers: dict[str, Sequence[int]] = {}
+    queries: dict[str, dict[str, list[np.ndarray]]] = {}
     for attended in passes:
         for kind, maps in attended.maps.items():
+            layers[kind] = maps.layers
             for name, values in head_statistics(maps.weights).items():
-                for (layer, head), rows in _by_head(values):
-                    queries.setdefault(((kind, maps.layers[layer], head), name), []).append(rows)
-    scores: dict[Head, dict[str, Any]] = {}
-    for (head, name), rows in queries.items():
-        values = np.concatenate(rows)
-        known = values[~np.isnan(values)]
-        score = float(known.mean(dtype=np.float64)) if len(known) else ""
-        scores.setdefault(head, {"induction": ""})[name] = score
-    for kind, maps in repeated.maps.items() if repeated and block else ():
-        if kind != CROSS:
-            start = block.example.special[kind][0]
-            for (layer, head), score in _by_head(induction_score(maps.weights, start, block.size)):
-                scores[kind, maps.layers[layer], head]["induction"] = float(score)
-    return scores
-
-
-def _by_head(values: np.ndarray) -> Iterable[tuple[tuple[int, int], np.ndarray]]:
-    """Yield (index of the layer, number of the head from 1) and the values of each head."""
-    for layer, head in np.ndindex(values.shape[:2]):
-        yield (layer, head + 1), values[layer, head]
-
-
-def heads_table(
-    trained: Mapping[Head, Mapping[str, Any]], untrained: Mapping[Head, Mapping[str, Any]]
-) -> list[dict[str, Any]]:
-    """Return a row for each head, the lowest entropy of each kind first.
-
-    Args:
-        trained: of `head_scores`.
-        untrained: the same of the initial parameters, in columns of their own.
-    """
-    order = sorted(trained, key=lambda head: (head[0], trained[head]["entropy"]))
-    return [
-        {"kind": head[0], "layer": head[1], "head": head[2]}
-        | trained[head]
-        | {f"{name} untrained": score for name, score in untrained[head].items()}
-        for head in order
-    ]
+                queries.setdefault(kind, {}).setdefault(name, []).append(values)
+    rows = []
+    for kind, statistics in queries.items():
+        scores = {name: np.concatenate(each, axis=-1) for name, each in statistics.items()}
+        if block and repeated and kind != CROSS:
+            before, after = block.special[kind]
+            size = (len(block.labels[kind]) - before - after) // 2
+            induction = induction_score(repeated.maps[kind].weights, before, size)
+            scores["induction"] = induction[..., None]
+        for index, head in np.ndindex(scores["entropy"].shape[:2]):
+            row = {"kind": kind, "layer": layers[kind][index], "head": head + 1, "induction": ""}
+            for name, values in scores.items():
+                known = values[index, head][~np.isnan(values[index, head])]
+                row[name] = float(known.mean(dtype=np.float64)) if len(known) else ""
+            rows.append(row)
+    return rows
