@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -122,20 +122,20 @@ class Explanation:
         print(f"measuring the loss of the {split} split with replaced weights", flush=True)
         self._write_table("replaced_weights", loss_table(task, state, split), 4)
         if isinstance(task, Translation):
-            if has_links(pairs):
+            if gold := self._gold(split):
                 every = [*task.examples(split)]
-                self._align(every, self._examples(every), gold_of(every))
+                self._align(every, self._examples(every), gold)
             self._measure_agreement(split)
         self._write_page(page, heads)
 
     def of_file(self, path: Path, gold: Path | None, gold_first: int) -> None:
         """Draw the first lines of a file, measure heads, and align its words."""
-        task, pairs = self.task, read_pairs(path)
+        task = self.task
         if gold and not isinstance(task, Translation):
             raise UsageError(
                 f"--gold is for translation, and task={task.config.task!r} has no pair"
             )
-        examples = own_examples(task, self.state, path, pairs)
+        pairs, examples = read_file(task, self.state, path)
         links = None
         if gold:
             if missing := [line for line, pair in enumerate(pairs, start=1) if not pair.target]:
@@ -145,7 +145,7 @@ class Explanation:
         page = self._draw(examples[:DRAWN], pairs[:IN_PAGE])
         heads = self._measure_heads(examples, str(path))
         if isinstance(task, Translation):
-            if links or has_links(task.examples(VALIDATION)):
+            if links or self._gold(VALIDATION):
                 self._align(pairs, examples, links, start=len(pairs) // 2 if links else 0)
             else:
                 print("words are not aligned: neither the data nor --gold has gold alignments")
@@ -190,7 +190,8 @@ class Explanation:
             folder = self.folder / str(number)
             shown = page[number - 1]
             texts = [shown["name"], *(found["text"] for found in shown["translations"][:1])]
-            print(f"drawing {folder}: {' → '.join(texts)}", flush=True)
+            line = " → ".join(texts).replace("\n", r"\n")
+            print(f"drawing {folder}: {line}", flush=True)
             if example.note:
                 print(example.note)
             draw_example(each.maps, folder)
@@ -243,7 +244,7 @@ class Explanation:
         else:
             validation = [*self.task.examples(VALIDATION)]
             of_validation = align(self.task, self.state, self._examples(validation))
-            chosen = errors(of_validation, gold_of(validation))
+            chosen = errors(of_validation, self._gold(VALIDATION))
         if gold is not None:
             rest = {method: each[start:] for method, each in links.items()}
             lengths = [*map(self._lengths, pairs[start:])]
@@ -262,6 +263,11 @@ class Explanation:
     def _examples(self, pairs: Sequence[SentencePair]) -> list[Example]:
         return [self.task.example(self.state, pair.source, pair.target) for pair in pairs]
 
+    def _gold(self, split: str) -> list[Gold]:
+        """Return the links of a split, all of them sure; [] if no pair has any."""
+        links = [frozenset(pair.alignment) for pair in self.task.examples(split)]
+        return [Gold(each, each) for each in links] if any(links) else []
+
     def _lengths(self, pair: SentencePair) -> tuple[int, int]:
         source, target = self.task.tokenizers
         return len(source.words(pair.source)), len(target.words(pair.target))
@@ -279,28 +285,24 @@ class Explanation:
         self._write_table("agreement", agreement_table([*bar]), 2)
 
 
-def has_links(pairs: Iterable[SentencePair]) -> bool:
-    """Return whether any pair has gold links."""
-    return any(pair.links for pair in pairs)
-
-
-def gold_of(pairs: Sequence[SentencePair]) -> list[Gold]:
-    """Return the links of the data, all of them sure."""
-    return [Gold(links, links) for links in (frozenset(pair.alignment) for pair in pairs)]
-
-
 def name_of(sentences: Sequence[str]) -> str:
     """Return a name of a file for sentences, another one for each."""
-    words = re.findall(r"\w+", sentences[0])
+    words = re.findall(r"[^\W_]+", sentences[0])
     digest = hashlib.sha256("\n".join(sentences).encode()).hexdigest()
     return "_".join([*words, ""])[:40] + digest[:6]
 
 
-def read_pairs(path: Path) -> list[SentencePair]:
+def read_file(
+    task: Task, state: TrainState, path: Path
+) -> tuple[list[SentencePair], list[Example]]:
     """Read sentences, one a line; a tab separates a sentence from its translation.
 
+    Returns:
+        The pairs, and what the model reads of them; it generates the targets that are not given.
+
     Raises:
-        UsageError: a file that cannot be read or is empty, or a line with several tabs.
+        UsageError: a file that cannot be read or is empty, a line with several tabs, or one that
+            the model cannot read.
     """
     try:
         lines = read_lines(path)
@@ -308,22 +310,11 @@ def read_pairs(path: Path) -> list[SentencePair]:
         raise UsageError(f"--file={path} cannot be read: {error}") from error
     if not lines:
         raise UsageError(f"--file={path} is empty")
+    pairs, examples = [], []
     for number, line in enumerate(lines, start=1):
-        if line.count("\t") > 1:
-            raise UsageError(f"--file={path}, line {number}: a line has at most one tab")
-    return [SentencePair(*line.split("\t")) for line in lines]
-
-
-def own_examples(
-    task: Task, state: TrainState, path: Path, pairs: Sequence[SentencePair]
-) -> list[Example]:
-    """Return what a model reads of pairs; it generates the targets that are not given.
-
-    Raises:
-        UsageError: a line that the model cannot read.
-    """
-    examples = []
-    for number, pair in enumerate(pairs, start=1):
         with as_usage_errors(f"--file={path}, line {number}: "):
-            examples.append(task.example(state, pair.source, pair.target or None))
-    return examples
+            if line.count("\t") > 1:
+                raise ValueError("a line has at most one tab")
+            pairs.append(SentencePair(*line.split("\t")))
+            examples.append(task.example(state, pairs[-1].source, pairs[-1].target or None))
+    return pairs, examples

@@ -120,16 +120,11 @@ class Collector:
         def results(
             model: nnx.Module, inputs: Mapping[str, Array], lengths: Mapping[str, Array]
         ) -> dict[str, Output]:
-            outputs = task.attended(model, inputs, lengths, returning=RETURNING)
-            return {
-                stack: Output(
-                    output.features,
-                    output.attention,
-                    output.hidden_states,
-                    logits=output.logits if stack in logits_of else None,
-                )
-                for stack, output in outputs.items()
-            }
+            outputs = {**task.attended(model, inputs, lengths, returning=RETURNING)}
+            for stack, output in outputs.items():
+                logits = output.logits if stack in logits_of else None
+                outputs[stack] = output._replace(logits=logits, cache=None, losses=None)
+            return outputs
 
         self._results = task.learner.apply(results)
         self._longest = getattr(task.config.model, "max_length", None)

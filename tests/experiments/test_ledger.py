@@ -158,7 +158,7 @@ def test_other_decoding_and_unknown_origin(tmp_path, rows):
 
 def damage_table(run):
     (run.explanation / "test").mkdir(parents=True)
-    (run.explanation / "test" / "senses.csv").write_bytes(b"vector,accuracy\n\xff,1\n")
+    (run.explanation / "test" / "agreement.csv").write_bytes(b"vector,accuracy\n\xff,1\n")
 
 
 def drop(name):
@@ -171,7 +171,7 @@ def drop(name):
         (lambda run: run.config.write_text("{}"), "config.json cannot be read"),
         (lambda run: run.results.write_text("{"), "results.json cannot be read"),
         (lambda run: run.starts.write_text("[7]\n"), "starts.jsonl, line 1 cannot be read"),
-        (damage_table, "senses.csv cannot be read"),
+        (damage_table, "agreement.csv cannot be read"),
         (lambda run: change_results(run, drop("ended")), "has results without the field 'ended'"),
         (lambda run: change_results(run, lambda r: r["splits"].pop("test")), "no scores of test"),
     ],
@@ -239,7 +239,7 @@ def test_a_record_of_more_seeds_is_kept(tmp_path, rows, capsys):
 
 def explained(folder, accuracy, step=100):
     folder.mkdir(parents=True)
-    (folder / "senses.csv").write_text(f"vector,accuracy,by\nlayer 1; all,{accuracy},\n")
+    (folder / "agreement.csv").write_text(f"vector,accuracy,by\nlayer 1; all,{accuracy},\n")
     made = {"command": "python run.py --mode=explain", "commit": "b", "machine": "m", "step": step}
     (folder / "origin.json").write_text(json.dumps(made))
 
@@ -252,7 +252,7 @@ def test_tables_of_explanations_have_a_record_for_all_seeds(tmp_path, rows):
         ("one/explain_test", "in results/one/explain_test.json"),
     ]
     record = Record.load(tmp_path / "results" / "one" / "explain_test.json")
-    assert record.scores == {"senses: layer 1, all": {"accuracy, %": summary([99.5, 98.5])}}
+    assert record.scores == {"agreement: layer 1, all": {"accuracy, %": summary([99.5, 98.5])}}
     assert (record.seeds, record.published) == ([0, 1], {})
     command = "python run.py --mode=explain"
     assert (record.command, record.commit, record.steps) == (command, "b", [100, 100])
