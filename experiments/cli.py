@@ -112,8 +112,6 @@ FLAGS = {
         int,
         known=("0", "1"),
     ),
-    "layer": Flag("the layer of the head that is drawn alone, from 1", ("explain",), int),
-    "head": Flag("the head that is drawn alone, from 1", ("explain",), int),
     "format": Flag(
         "text, or json with probabilities and alignments", ("predict",), known=("text", "json")
     ),

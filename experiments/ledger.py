@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from experiments.errors import UsageError
-from experiments.records import markdown, read_runs, score_rows
+from experiments.records import markdown_table, read_runs, score_rows
 
 
 def ledger(folder: Path) -> None:
@@ -14,4 +14,4 @@ def ledger(folder: Path) -> None:
     """
     if not folder.is_dir():
         raise UsageError(f"there is no folder {folder}: name a folder of workdirs by --workdir")
-    print(markdown(score_rows(read_runs(folder))), end="")
+    print(markdown_table(score_rows(read_runs(folder))), end="")

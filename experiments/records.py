@@ -122,7 +122,7 @@ def score_rows(groups: Mapping[str, Sequence[Run]]) -> list[dict[str, str]]:
     ]
 
 
-def markdown(rows: Sequence[Mapping[str, str]]) -> str:
+def markdown_table(rows: Sequence[Mapping[str, str]]) -> str:
     """Return rows with the same names as a Markdown table."""
     lines = [[*rows[0]], ["---"] * len(rows[0]), *(row.values() for row in rows)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import jax
 
-from experiments.analysis.curves import draw_runs
+from experiments.analysis.figures import draw_runs
 from experiments.config import Config
 from experiments.errors import UsageError
 from experiments.files import write_whole
 from experiments.metrics import import_wandb, read_metrics
-from experiments.records import Run, group_name, markdown, score_rows
+from experiments.records import Run, group_name, markdown_table, score_rows
 from experiments.registry import TASKS
 from experiments.train import train
 from experiments.training.plateau import best_step, monitored_loss, out_of_patience
@@ -38,7 +38,7 @@ def sweep(
     for name, place in folders.items():
         run = Run.read(place.path, name)
         groups.setdefault(group_name(name) or workdir.path.name, []).append(run)
-    text = markdown(score_rows(groups))
+    text = markdown_table(score_rows(groups))
     values = {name: [run._asdict() for run in runs] for name, runs in groups.items()}
     write_whole(workdir.path / "sweep.json", json.dumps(values, default=str, indent=2) + "\n")
     write_whole(workdir.path / "sweep.md", text)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import jax
 
-from experiments.analysis.curves import draw_learning_curve
+from experiments.analysis.figures import draw_learning_curve
 from experiments.config import Config
 from experiments.evaluate import measure
 from experiments.metrics import import_wandb

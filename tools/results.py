@@ -39,7 +39,7 @@ from experiments.config.differences import flat
 from experiments.config_files import DEFAULT, config_files, load_config
 from experiments.errors import UsageError, nearest
 from experiments.json_files import read_json, read_json_lines
-from experiments.records import Run, format_score, markdown, read_runs, score_label
+from experiments.records import Run, format_score, markdown_table, read_runs, score_label
 from experiments.registry import TASKS
 from experiments.results import NOT_SHOWN, SHOWN, line_of
 from experiments.workdir import CHANGEABLE, Workdir
@@ -207,9 +207,9 @@ class Tables:
                 for row in self.rows(run, [], path)
             ]
             commands = (f"- {run}: `{record['command']}`\n" for run, record in self.records.items())
-            body = f"{markdown(rows)}\nThe commands of the runs:\n\n{''.join(commands)}"
+            body = f"{markdown_table(rows)}\nThe commands of the runs:\n\n{''.join(commands)}"
         else:
-            body = markdown(self.table(match["what"], path))
+            body = markdown_table(self.table(match["what"], path))
         return f"{match['head']}\n{body}\n<!-- end of results -->"
 
     def table(self, what: str, path: Path) -> list[dict[str, str]]:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 import numpy as np
+from matplotlib.figure import Figure
 
 from attention import masks, rotary, sinusoidal
-from experiments.analysis.figures import COLORS, MARK, new_figure, save
+from experiments.analysis.figures import COLORS, MARK, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 FOLDER = Path(__file__).resolve().parent
 Names = dict[str, Any]
@@ -39,14 +39,14 @@ def run_page(page: Path) -> Names:
     return names
 
 
-def one_query(names: Names) -> "Figure":
+def one_query(names: Names) -> Figure:
     """Draw the weights of four words."""
     figure, (axes,) = _panels(1)
     _bars(axes, names["words"], np.asarray(names["weights"])[0], "weights of the query of creature")
     return figure
 
 
-def scale(names: Names) -> "Figure":
+def scale(names: Names) -> Figure:
     """Draw the weights of small and of large scores."""
     figure, panels = _panels(2)
     labels = [f"{score:.2f}" for score in names["scores"].tolist()]
@@ -56,7 +56,7 @@ def scale(names: Names) -> "Figure":
     return figure
 
 
-def shapes(names: Names) -> "Figure":
+def shapes(names: Names) -> Figure:
     """Draw the memory of both implementations."""
     figure, (axes,) = _panels(1)
     lengths = [2**n for n in range(9, 15)]
@@ -68,7 +68,7 @@ def shapes(names: Names) -> "Figure":
     return figure
 
 
-def six_masks(names: Names) -> "Figure":
+def six_masks(names: Names) -> Figure:
     """Draw six masks of eight positions."""
     del names
     figure, panels = _panels(6, height=2.6)
@@ -86,7 +86,7 @@ def six_masks(names: Names) -> "Figure":
     return figure
 
 
-def heads(names: Names) -> "Figure":
+def heads(names: Names) -> Figure:
     """Draw the bytes of the cache with 32, 8 and 1 key/value heads."""
     figure, (axes,) = _panels(1)
     sizes = {"32 (one for each query)": 32, "8 (Llama 3 8B)": 8, "1 (multi-query)": 1}
@@ -95,7 +95,7 @@ def heads(names: Names) -> "Figure":
     return figure
 
 
-def positions(names: Names) -> "Figure":
+def positions(names: Names) -> Figure:
     """Draw sinusoidal embeddings, and scores by distance with ALiBi and rotary embeddings."""
     del names
     figure, (left, right) = _panels(2)
@@ -113,7 +113,7 @@ def positions(names: Names) -> "Figure":
     return figure
 
 
-def recurrent(names: Names) -> "Figure":
+def recurrent(names: Names) -> Figure:
     """Draw an additive and a multiplicative score of two numbers."""
     del names
     figure, (axes,) = _panels(1)
@@ -125,7 +125,7 @@ def recurrent(names: Names) -> "Figure":
     return figure
 
 
-def models(names: Names) -> "Figure":
+def models(names: Names) -> Figure:
     """Draw the masks of an encoder, of a decoder and of both."""
     del names
     figure, panels = _panels(4, height=2.6)
@@ -137,7 +137,7 @@ def models(names: Names) -> "Figure":
     return figure
 
 
-def training(names: Names) -> "Figure":
+def training(names: Names) -> Figure:
     """Draw the loss, and the weights of the cross-attention."""
     figure, (left, right) = _panels(2)
     left.semilogy(names["losses"], color=BLUE)
@@ -148,7 +148,7 @@ def training(names: Names) -> "Figure":
     return figure
 
 
-def explanation(names: Names) -> "Figure":
+def explanation(names: Names) -> Figure:
     """Draw the vector of *bank* before and after attention."""
     figure, (axes,) = _panels(1)
     for word, vector in names["table"].items():
@@ -166,7 +166,7 @@ def explanation(names: Names) -> "Figure":
     return figure
 
 
-PICTURES: dict[str, Callable[[Names], "Figure"]] = {
+PICTURES: dict[str, Callable[[Names], Figure]] = {
     "01_one_query": one_query,
     "02_scale": scale,
     "03_shapes": shapes,
@@ -180,10 +180,11 @@ PICTURES: dict[str, Callable[[Names], "Figure"]] = {
 }
 
 
-def _panels(number: int, height: float = 2.8) -> tuple["Figure", list["Axes"]]:
+def _panels(number: int, height: float = 2.8) -> tuple[Figure, list["Axes"]]:
     columns = min(number, 3 if number == 6 else 4)
     rows = number // columns
-    figure = new_figure((4.6 if number == 1 else 3.4) * min(columns, 2.4), height * rows)
+    size = (4.6 if number == 1 else 3.4) * min(columns, 2.4), height * rows
+    figure = Figure(figsize=size, layout="constrained")
     return figure, list(figure.subplots(rows, columns, squeeze=False).ravel())
 
 

@@ -1,18 +1,37 @@
-"""How much each input counts for each output: by gradients, by replacement, and from attention.
+"""How much each source word counts for each target word: attributions beside cross-attention.
 
 A score function maps vectors `[S, D]` to outputs `[T]`; attributions are `[T, S]`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 from jax import Array
+from scipy.stats import rankdata
+
+from attention.modules import Context, EncoderDecoder, Output
+from attention.modules.context import apply_layer
+from experiments.analysis.collect import DECODER, ENCODER, Example, weights_of
+from experiments.data.tokenizers import EOS
+
+if TYPE_CHECKING:
+    from experiments.tasks.translation import Translation
+
+POSITIONS = 16  # of both sides: longer sentences are left out, so that one program serves all
+NODES = 32  # of the quadrature in one segment of a path
+SEGMENTS = 4  # of the path of integrated gradients
+DELETED = 5  # source words that are replaced, at most
+OCCLUSION = "occlusion by an empty vector"
+GRADIENT, INTEGRATED = "gradient times input", "integrated gradients"
+METHODS = (OCCLUSION, GRADIENT, INTEGRATED)
+RANDOM, ERROR = "random order", "completeness error"
 
 Score = Callable[[Array], Array]
-
-NODES = 32  # of the quadrature in one part of a path
+Explained = tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]  # of `Explainer`
 
 
 def occlusion(score: Score, vectors: Array, replacements: Array) -> Array:
@@ -24,10 +43,10 @@ def occlusion(score: Score, vectors: Array, replacements: Array) -> Array:
         replacements: `[S, D]`, in place of each vector.
     """
 
-    def loss(place: Array) -> Array:
-        return score(vectors) - score(vectors.at[place].set(replacements[place]))
+    def loss(index: Array) -> Array:
+        return score(vectors) - score(vectors.at[index].set(replacements[index]))
 
-    return jax.lax.map(loss, jnp.arange(len(vectors))).T
+    return jax.vmap(loss)(jnp.arange(len(vectors))).T
 
 
 def gradient_times_input(score: Score, vectors: Array, baseline: Array) -> Array:
@@ -35,52 +54,28 @@ def gradient_times_input(score: Score, vectors: Array, baseline: Array) -> Array
     return jnp.einsum("tsd,sd->ts", jax.jacrev(score)(vectors), vectors - baseline)
 
 
-def integrated_gradients(
-    score: Score,
-    vectors: Array,
-    baseline: Array,
-    parts: int = 1,
-    most_parts: int = 64,
-    tolerance: float = 0.01,
-) -> Array:
+def integrated_gradients(score: Score, vectors: Array, baseline: Array) -> Array:
     """Return gradients integrated from a baseline to the vectors (Sundararajan et al. 2017).
 
-    The attributions of an output sum to the difference of its score: `completeness_error`. The
-    path is divided into equal parts, each with a Gauss-Legendre quadrature. Their number is doubled
-    until no error exceeds the tolerance.
+    The attributions of an output sum to the difference of its score, up to the error of the
+    integral: see `completeness_error`. Each of `SEGMENTS` equal segments of the path has a
+    Gauss-Legendre quadrature.
 
     Args:
         score: of the outputs.
         vectors: `[S, D]`.
         baseline: `[S, D]`.
-        parts: of the path at first.
-        most_parts: of the path; errors can exceed the tolerance if this number is too small.
-        tolerance: of the completeness error.
     """
-    rule = np.polynomial.legendre.leggauss(NODES)
-    nodes, weights = (jnp.asarray(each / 2, vectors.dtype) for each in rule)
+    nodes, weights = np.polynomial.legendre.leggauss(NODES)
     change = vectors - baseline
 
-    def integral(parts: Array) -> Array:
-        def add(number: Array, total: Array) -> Array:
-            part, node = jnp.divmod(number, NODES)
-            place = (part + 0.5 + nodes[node]) / parts
-            gradient = jax.jacrev(score)(baseline + place * change)
-            return total + weights[node] * jnp.einsum("tsd,sd->ts", gradient, change)
+    def segment(start: Array) -> Array:
+        shares = (start + 0.5 + jnp.asarray(nodes / 2, vectors.dtype)) / SEGMENTS
+        gradients = jax.vmap(lambda share: jax.jacrev(score)(baseline + share * change))(shares)
+        weighted = jnp.asarray(weights / 2, vectors.dtype)
+        return jnp.einsum("ntsd,sd,n->ts", gradients, change, weighted)
 
-        return jax.lax.fori_loop(0, parts * NODES, add, jnp.zeros_like(unknown)) / parts
-
-    def is_incomplete(state: tuple[Array, Array]) -> Array:
-        parts, found = state
-        errors = completeness_error(found, score, vectors, baseline)
-        return (parts <= most_parts) & (errors > tolerance).any()
-
-    def refine(state: tuple[Array, Array]) -> tuple[Array, Array]:
-        parts, _ = state
-        return 2 * parts, integral(parts)
-
-    unknown = jnp.full((len(score(vectors)), len(vectors)), jnp.inf, vectors.dtype)
-    return jax.lax.while_loop(is_incomplete, refine, (parts, unknown))[1]
+    return jax.lax.map(segment, jnp.arange(SEGMENTS)).sum(axis=0) / SEGMENTS
 
 
 def completeness_error(attributions: Array, score: Score, vectors: Array, baseline: Array) -> Array:
@@ -129,13 +124,163 @@ def deletion_drops(
 
 def rank_correlations(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """Return Spearman's correlation of each row of two maps `[T, S]`, NaN for constant rows."""
-    a, b = (ranks - ranks.mean(axis=-1, keepdims=True) for ranks in map(_ranks, (first, second)))
+    a, b = (rankdata(each, axis=-1) for each in (first, second))  # equal values: their mean rank
+    a, b = (ranks - ranks.mean(axis=-1, keepdims=True) for ranks in (a, b))
     norms = np.sqrt((a**2).sum(axis=-1) * (b**2).sum(axis=-1))
     return np.divide((a * b).sum(axis=-1), norms, out=np.full(len(a), np.nan), where=norms > 0)
 
 
-def _ranks(values: np.ndarray) -> np.ndarray:
-    """Return the ranks along the last axis; equal values have the mean of their ranks."""
-    below = (values[..., None, :] < values[..., None]).sum(axis=-1)
-    equal = (values[..., None, :] == values[..., None]).sum(axis=-1)
-    return below + (equal + 1) / 2
+class SourceVectors:
+    """An encoder-decoder whose source tokens are vectors `[B, S, D]`, whatever their ids."""
+
+    def __init__(self, model: EncoderDecoder, vectors: Array) -> None:
+        """Replace the source embedding."""
+        self._encoder, self._vectors = model.encoder, vectors
+        self.decode, self.logits = model.decode, model.logits
+
+    def encode(self, source: Array, **context: Any) -> Output:  # noqa: ANN401 - fields of `Context`
+        """Encode the vectors."""
+        del source
+        return apply_layer(self._encoder, self._vectors, Context(**context))
+
+
+def embedded(model: EncoderDecoder, source: Array) -> tuple[Array, ...]:
+    """Return vectors of source tokens `[B, S]`, of empty ones, and of ends in their place.
+
+    A norm of the encoder does not depend on the length of its input, so gradients grow without
+    bound on the way to an empty vector: the baseline of gradients is the end of a sentence.
+    """
+    embedding = model.source_embedding or model.target_embedding
+    tokens = embedding.tokens if embedding.tokens is not None else model.target_embedding.tokens
+    table = tokens[...]
+    tables = table, jnp.zeros_like(table), jnp.broadcast_to(table[EOS], table.shape)
+    return tuple(embedding(source, table=each) for each in tables)
+
+
+class Explainer:
+    """Computes maps `[T, S]` of one translation, how each target token depends on the source."""
+
+    def __init__(self, task: "Translation") -> None:
+        """Prepare a program for sentences of at most `POSITIONS` tokens."""
+        self._task = task
+        self._maps = task.learner.apply(self._compute)
+
+    def takes(self, example: Example) -> bool:
+        """Return whether an example is short, and has the end of its translation."""
+        is_short = max(map(len, example.inputs.values())) <= POSITIONS
+        return is_short and example.predicted[-1] == self._task.tokenizers.target.token(EOS)
+
+    def __call__(self, parameters: nnx.State, examples: Sequence[Example]) -> Iterator[Explained]:
+        """Yield maps by their names, and measurements of each target token.
+
+        The measurements `[T]` are the mean loss by deletion of the one to `DELETED` source tokens
+        with the largest values, by map, and the completeness error of integrated gradients.
+
+        Args:
+            parameters: of the model.
+            examples: that `takes` accepts.
+        """
+        for number, example in enumerate(examples):
+            sizes = {stack: len(ids) for stack, ids in example.inputs.items()}
+            rows = {
+                stack: np.pad(ids, (0, POSITIONS - len(ids)))[None]
+                for stack, ids in example.inputs.items()
+            }
+            lengths = {stack: np.array([size], np.int32) for stack, size in sizes.items()}
+            predicted = np.roll(rows[DECODER][0], -1)
+            predicted[sizes[DECODER] - 1] = EOS
+            key = jax.random.key(number)
+            results = jax.device_get(self._maps(parameters, rows, lengths, predicted, key))
+            maps, measurements = results
+            target, source = slice(sizes[DECODER]), slice(sizes[ENCODER])
+            yield (
+                {name: values[target, source] for name, values in maps.items()},
+                {name: values[target] for name, values in measurements.items()},
+            )
+
+    def _compute(
+        self,
+        model: EncoderDecoder,
+        rows: Mapping[str, Array],
+        lengths: Mapping[str, Array],
+        predicted: Array,
+        rng: Array,
+    ) -> tuple[dict[str, Array], dict[str, Array]]:
+        vectors, empty, end = (each[0] for each in embedded(model, rows[ENCODER]))
+
+        @jax.jit  # traced once for its many uses
+        def score(vectors: Array) -> Array:
+            replaced = SourceVectors(model, vectors[None])
+            output = self._task.attended(replaced, rows, lengths)[DECODER]
+            log_probs = jax.nn.log_softmax(output.logits[0].astype(jnp.float32))
+            chosen = jnp.take_along_axis(log_probs, predicted[:, None], axis=-1)[:, 0]
+            return jnp.where(jnp.arange(POSITIONS) < lengths[DECODER], chosen, 0)  # not of padding
+
+        maps = {
+            OCCLUSION: occlusion(score, vectors, empty),
+            GRADIENT: gradient_times_input(score, vectors, end),
+            INTEGRATED: integrated_gradients(score, vectors, end),
+        }
+        error = completeness_error(maps[INTEGRATED], score, vectors, end)
+        maps |= self._attention(model, rows, lengths)
+        is_text = jnp.arange(POSITIONS) < lengths[ENCODER][0] - 1  # the end is never replaced
+        ranked = {**maps, RANDOM: jax.random.uniform(rng, maps[OCCLUSION].shape)}
+        values = jnp.where(is_text, jnp.stack([*ranked.values()]), -jnp.inf)
+
+        def drop(values: Array) -> Array:
+            return deletion_drops(score, vectors, empty, values, DELETED).mean(axis=-1)
+
+        drops = dict(zip(ranked, jax.lax.map(drop, values), strict=True))  # one program for all
+        return maps, drops | {ERROR: error}
+
+    def _attention(
+        self, model: EncoderDecoder, rows: Mapping[str, Array], lengths: Mapping[str, Array]
+    ) -> dict[str, Array]:
+        """Return maps from the weights of attention, means over heads."""
+        outputs = self._task.attended(model, rows, lengths, returning=("weights",))
+        decoder, encoder = (
+            [
+                {name: weights[0].mean(axis=0) for name, weights in weights_of(layer).items()}
+                for layer in outputs[stack].attention or ()
+            ]
+            for stack in (DECODER, ENCODER)
+        )
+        maps = {
+            f"attention, layer {number}": layer["cross_attention"]
+            for number, layer in enumerate(decoder, start=1)
+            if "cross_attention" in layer
+        }
+        layers = [*maps.values()]
+        maps["attention, mean of layers"] = jnp.stack(layers).mean(axis=0)
+        if encoder and all("self_attention" in layer for layer in encoder):
+            within = rollout(jnp.stack([layer["self_attention"] for layer in encoder]))
+            maps["attention after rollout of the encoder"] = layers[-1] @ within
+        return maps
+
+
+def agreement_table(explained: Sequence[Explained]) -> list[dict[str, Any]]:
+    """Return a row for each map: rank correlations with attributions, and the drop by deletion.
+
+    Correlations are over the source words, without the end, and a mean over target tokens.
+
+    Args:
+        explained: of `Explainer`.
+    """
+    rows = []
+    for name in (*explained[0][0], RANDOM):
+        row: dict[str, Any] = {"map": name}
+        for method in METHODS:
+            correlations = [
+                rank_correlations(maps[name][:, :-1], maps[method][:, :-1])
+                for maps, _ in explained
+                if name != RANDOM
+            ]
+            mean = float(np.nanmean(np.concatenate(correlations))) if correlations else ""
+            row[f"rank correlation with {method}"] = mean
+        drops = np.concatenate([measurements[name] for _, measurements in explained])
+        row["drop by deletion, nats"] = float(drops.mean())
+        row[f"largest {ERROR}"] = ""
+        if name == INTEGRATED:
+            row[f"largest {ERROR}"] = float(max(values[ERROR].max() for _, values in explained))
+        rows.append(row)
+    return rows

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from experiments.tasks.task import Task
 
 RETURNING = ("weights", "hidden_states")
-SHORTEST = 16  # positions: shorter inputs are padded rather than compiled for
+SHORTEST = 16  # positions: shorter inputs are padded, so that fewer lengths are compiled
 ENCODER, DECODER, CROSS = "encoder", "decoder", "cross"  # kinds of attention
 
 
@@ -30,7 +30,7 @@ class Example(NamedTuple):
         special: number of special tokens before and after the text, among the labels.
         predicted: the tokens that a decoder predicts, one for each that it reads.
         words: number of the word of each token of the text, of a source and its translation.
-        unknown: places of unknown words among the labels, by the stack.
+        unknown: indices of unknown words among the labels, by the stack.
         continuation: number of tokens at the end that a decoder alone added to the text.
     """
 
@@ -46,36 +46,26 @@ class Example(NamedTuple):
     def note(self) -> str:
         """A sentence about unknown words, "" if there are none."""
         words = [
-            repr(self.labels[stack][place])
-            for stack, places in self.unknown.items()
-            for place in places
+            repr(self.labels[stack][index])
+            for stack, indices in self.unknown.items()
+            for index in indices
         ]
         return f"not in the vocabulary, read as a placeholder: {', '.join(words)}" if words else ""
 
     def text_slice(self, stack: str) -> slice:
-        """Return the places of the text in the ids of a stack; a class token has no id."""
+        """Return the slice of the ids of a stack without special tokens."""
         before, after = self.special[stack]
-        without_id = len(self.labels[stack]) - len(self.inputs[stack])
+        without_id = len(self.labels[stack]) - len(self.inputs[stack])  # a class token has no id
         return slice(before - without_id, len(self.inputs[stack]) - after)
 
     def token_links(self, links: Collection[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Return (source, target) places of all tokens of words that are linked."""
-        source, target = (enumerate(self.words[stack]) for stack in (ENCODER, DECODER))
-        pairs = product(source, target)
-        return [(at, place) for (at, one), (place, other) in pairs if (one, other) in links]
-
-    def text(self, stack: str) -> np.ndarray:
-        """Return the ids of a stack without special tokens."""
-        return self.inputs[stack][self.text_slice(stack)]
-
-
-def texts(example: Example) -> list[str]:
-    """Return the labels of the text of each stack, joined by arrows."""
-    found = []
-    for stack, labels in example.labels.items():
-        before, after = example.special[stack]
-        found += [*(["→"] if found else []), *labels[before : len(labels) - after]]
-    return found
+        """Return (source, target) indices of all tokens of words that are linked."""
+        pairs = product(*(enumerate(self.words[stack]) for stack in (ENCODER, DECODER)))
+        return [
+            (source, target)
+            for (source, source_word), (target, target_word) in pairs
+            if (source_word, target_word) in links
+        ]
 
 
 class AttentionMaps(NamedTuple):
@@ -101,20 +91,6 @@ class AttentionMaps(NamedTuple):
         """Name of the kind, as people read it."""
         return "cross-attention" if self.kind == CROSS else f"{self.kind} self-attention"
 
-    def index(self, layer: int, head: int) -> tuple[int, int]:
-        """Return the place in `weights` of a layer and a head, both counted from 1.
-
-        Raises:
-            UsageError: out of range.
-        """
-        if layer not in self.layers:
-            known = ", ".join(map(str, self.layers))
-            raise UsageError(f"{self.title} is in layers {known}, got --layer={layer}")
-        heads = self.weights.shape[1]
-        if not 1 <= head <= heads:
-            raise UsageError(f"a layer has heads 1 to {heads}, got --head={head}")
-        return [*self.layers].index(layer), head - 1
-
 
 class Attended(NamedTuple):
     """What a model attends to in one example.
@@ -122,13 +98,11 @@ class Attended(NamedTuple):
     Attributes:
         maps: by kind.
         hidden_states: `[1 + layers, T, D]` by stack: its inputs, and the outputs of every layer.
-        features: `[T, D]` by stack: its output, after the last norm.
         logits: `[T, V]` of the stacks that they were asked of.
     """
 
     maps: Mapping[str, AttentionMaps]
     hidden_states: Mapping[str, np.ndarray] = {}
-    features: Mapping[str, np.ndarray] = {}
     logits: Mapping[str, np.ndarray] = {}
 
 
@@ -146,16 +120,11 @@ class Collector:
         def results(
             model: nnx.Module, inputs: Mapping[str, Array], lengths: Mapping[str, Array]
         ) -> dict[str, Output]:
-            outputs = task.attended(model, inputs, lengths, returning=RETURNING)
-            return {
-                stack: Output(
-                    output.features,
-                    output.attention,
-                    output.hidden_states,
-                    logits=output.logits if stack in logits_of else None,
-                )
-                for stack, output in outputs.items()
-            }
+            outputs = {**task.attended(model, inputs, lengths, returning=RETURNING)}
+            for stack, output in outputs.items():
+                logits = output.logits if stack in logits_of else None
+                outputs[stack] = output._replace(logits=logits, cache=None, losses=None)
+            return outputs
 
         self._results = task.learner.apply(results)
         self._longest = getattr(task.config.model, "max_length", None)
@@ -171,16 +140,16 @@ class Collector:
             batch_size: number of examples in a pass.
         """
         for start in range(0, len(examples), batch_size):
-            some = [*examples[start : start + batch_size]]
-            rows = some + [some[-1]] * (batch_size - len(some))
+            batch = [*examples[start : start + batch_size]]
+            rows = batch + [batch[-1]] * (batch_size - len(batch))
             inputs, lengths = {}, {}
-            for stack in some[0].inputs:
+            for stack in batch[0].inputs:
                 inputs[stack] = self._stacked([example.inputs[stack] for example in rows])
                 sizes = [len(example.inputs[stack]) for example in rows]
                 lengths[stack] = np.array(sizes, np.int32)
             # Slices of arrays of jax would be compiled for each shape.
             outputs = jax.device_get(self._results(parameters, inputs, lengths))
-            for row, example in enumerate(some):
+            for row, example in enumerate(batch):
                 yield attended(outputs, row, example)
 
     def _stacked(self, rows: Sequence[np.ndarray]) -> np.ndarray:
@@ -198,33 +167,35 @@ class Collector:
 
 
 def attended(outputs: Mapping[str, Output], row: int, example: Example) -> Attended:
-    """Return one row of the outputs of the stacks, without its padding."""
-    found: dict[str, list[tuple[int, np.ndarray]]] = {}
-    states, features, logits = {}, {}, {}
+    """Return one row of the outputs of the stacks, without its padding.
+
+    Raises:
+        UsageError: layers with different numbers of heads.
+    """
+    by_kind: dict[str, dict[int, np.ndarray]] = {}
+    states, logits = {}, {}
     for stack, output in outputs.items():
-        number = len(example.labels[stack])
+        length = len(example.labels[stack])
         for layer, sublayers in enumerate(output.attention or (), start=1):
-            for name, results in weights_of(sublayers).items():
+            for name, weights in weights_of(sublayers).items():
                 kind = CROSS if name == "cross_attention" else stack
-                keys = number if kind == stack else len(example.labels[ENCODER])
-                weights = np.asarray(results[row, :, :number, :keys], np.float32)
-                found.setdefault(kind, []).append((layer, weights))
-        features[stack] = np.asarray(output.features[row, :number], np.float32)
+                keys = len(example.labels[ENCODER if kind == CROSS else stack])
+                layers = by_kind.setdefault(kind, {})
+                layers[layer] = np.asarray(weights[row, :, :length, :keys], np.float32)
         if output.logits is not None:
-            logits[stack] = np.asarray(output.logits[row, :number], np.float32)
+            logits[stack] = np.asarray(output.logits[row, :length], np.float32)
         if output.hidden_states and len({state.shape for state in output.hidden_states}) == 1:
-            rows = [np.asarray(state[row, :number]) for state in output.hidden_states]
-            states[stack] = np.stack(rows).astype(np.float32)
+            layers = [np.asarray(state[row, :length]) for state in output.hidden_states]
+            states[stack] = np.stack(layers).astype(np.float32)
     maps = {}
-    for kind, layers in found.items():
-        labels = example.labels[DECODER if kind == CROSS else kind]
-        queries = example.predicted if kind == CROSS else labels
-        keys = example.labels[ENCODER if kind == CROSS else kind]
-        numbers, weights = zip(*layers, strict=True)
-        if len({len(each) for each in weights}) > 1:
+    for kind, layers in by_kind.items():
+        if len({len(weights) for weights in layers.values()}) > 1:
             raise UsageError("layers with different numbers of heads have no maps of one shape")
-        maps[kind] = AttentionMaps(kind, numbers, np.stack(weights), queries, keys)
-    return Attended(maps, states, features, logits)
+        queries = example.predicted if kind == CROSS else example.labels[kind]
+        keys = example.labels[ENCODER if kind == CROSS else kind]
+        weights = np.stack([*layers.values()])
+        maps[kind] = AttentionMaps(kind, [*layers], weights, queries, keys)
+    return Attended(maps, states, logits)
 
 
 def weights_of(sublayers: Any) -> dict[str, Array]:  # noqa: ANN401 - as in `Output`

@@ -1,220 +1,194 @@
-"""Figures of attention, and the files beside them: PNG, SVG with real text, and CSV."""
+"""Figures of attention and of training: PNG and SVG with real text; and tables of numbers."""
 
 import csv
 import io
 import warnings
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import cycle, product, zip_longest
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING
+from typing import Any
 
+import matplotlib
 import numpy as np
+from matplotlib.figure import Figure
 
-from experiments.analysis.collect import CROSS, Attended, AttentionMaps
-from experiments.analysis.heads import visible
-from experiments.errors import UsageError
+from experiments.analysis.collect import CROSS, AttentionMaps
 from experiments.files import write_whole
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-    from matplotlib.image import AxesImage
+from experiments.metrics import read_metrics
+from experiments.records import markdown_table
 
 # Lightness falls from white to dark blue, so that colour-blind people and a grey print can read it.
 COLORS, SIGNED, MARK = "Blues", "PuOr", "#d55e00"
-# Colours and shapes that colour-blind people can distinguish (Okabe and Ito 2008).
-MARKS = (("#0072b2", "o"), (MARK, "^"), ("#009e73", "s"), ("#cc79a7", "D"))
 FORMATS = (".png", ".svg")
 TINY = 1e-30  # in place of a largest value of 0
 LABELLED = 64  # most tokens of an axis with labels
+MOST_NAMES = 16  # runs that a legend names
+NLL = "negative log-likelihood (nats per token)"
 # Inches: of a token, between panels, for the labels of an axis, for title and colour bar.
-CELL, GAP, LABELS, TOP, RIGHT = 0.24, 0.4, 1.1, 0.75, 0.8
+CELL, GAP, LABELS, TOP, RIGHT = 0.24, 0.4, 1.2, 0.75, 0.9
 # Equal figures are equal files: no date, no version, and ids of SVG elements from a fixed salt.
 STYLE = {"svg.fonttype": "none", "svg.hashsalt": "attention", "figure.dpi": 100}
 METADATA = {".png": {"Software": None}, ".svg": {"Date": None, "Creator": None}}
 
 
-def draw_example(
-    found: Attended, untrained: Attended, folder: Path, layer: int | None, head: int | None
-) -> None:
-    """Write the maps of an example: all heads of each layer, one head, the mask, and CSV.
+def draw_example(attention: Mapping[str, AttentionMaps], folder: Path) -> None:
+    """Write the attention of an example: a picture of each layer, and all weights as CSV.
 
     Args:
-        found: what the model attends to.
-        untrained: the same of an untrained model, for the mask.
+        attention: by kind.
         folder: of the files.
-        layer: of the head that is drawn alone, from 1; the last one if None.
-        head: that is drawn alone, from 1; the first one if None.
-
-    Raises:
-        UsageError: a layer or a head out of range, or a model that does not attend.
     """
-    if not found.maps:
-        raise UsageError("this model has no layer that attends")
-    places = {
-        kind: maps.index(maps.layers[-1] if layer is None else layer, 1 if head is None else head)
-        for kind, maps in found.maps.items()
-    }
     folder.mkdir(parents=True, exist_ok=True)
-    for kind, maps in found.maps.items():
-        for place, number in enumerate(maps.layers):
-            heads = [(place, head) for head in range(maps.weights.shape[1])]
-            save(maps_figure(maps, places=heads), folder / f"{kind}-layer-{number}", FORMATS)
-        place, at = places[kind]
-        path = folder / f"{kind}-layer-{maps.layers[place]}-head-{at + 1}"
-        save(maps_figure(maps, places=[(place, at)]), path, FORMATS)
-        draw_mask(visible(untrained.maps[kind], place), maps, maps.layers[place], folder)
-        write_csv(maps, folder / f"{kind}.csv")
+    for kind, maps in attention.items():
+        for index, layer in enumerate(maps.layers):
+            of_layer = maps._replace(layers=[layer], weights=maps.weights[index : index + 1])
+            save(maps_figure(of_layer), folder / f"{kind}-layer-{layer}", FORMATS)
+        write_maps(_by_head(maps), maps, folder / f"{kind}.csv")
 
 
-def maps_figure(
-    maps: AttentionMaps,
-    *,
-    places: Collection[tuple[int, int]] | None = None,
-    links: Iterable[tuple[int, int]] = (),
-    title: str = "",
-) -> "Figure":
-    """Draw attention weights with the tokens on both axes, one panel for each head.
+def maps_figure(maps: AttentionMaps, *, links: Iterable[tuple[int, int]] = ()) -> Figure:
+    """Draw attention weights with the tokens on both axes; rows are layers, columns are heads.
 
     Args:
         maps: of one kind.
-        places: (layer, head) in `maps.weights`; all if None.
-        links: (source, target) places of a gold alignment, drawn as rings.
-        title: text before the usual title.
+        links: (source, target) indices of a gold alignment, drawn as rings.
     """
-    if places is None:
-        places = [*np.ndindex(*maps.weights.shape[:2])]
-    layers = sorted({layer for layer, _ in places})
-    columns = max(sum(layer == each for each, _ in places) for layer in layers)
-    figure, grid = _grid(maps, len(layers), columns)
-    free = {layer: iter(grid[row]) for row, layer in enumerate(layers)}
-    links = [*links]
-    for layer, head in places:
-        axes = next(free[layer])
-        image = _panel(axes, maps.weights[layer, head], maps, links)
-        axes.set_title(f"layer {maps.layers[layer]}, head {head + 1}", fontsize=9)
-    for axes in (axes for rest in free.values() for axes in rest):
-        axes.set_axis_off()
-    rows = "the token that is predicted" if maps.kind == CROSS else "the token that attends"
-    rings = "; rings: gold alignment" if links else ""
-    before = f"{title}; " if title else ""
-    _finish(figure, image, f"{before}{maps.title}; row: {rows}{rings}")
+    title = f"{maps.title}{'; rings: gold alignment' if (links := [*links]) else ''}"
+    figure = _panels(_by_head(maps), maps, maps.weights.shape[1], title, "weight")
+    for axes in figure.axes[:-1]:  # the last one is the colour bar
+        for source, target in links:
+            axes.plot(source, target, "o", mfc="none", mec=MARK, ms=7)
     return figure
 
 
-def draw_mask(visible: np.ndarray, maps: AttentionMaps, layer: int, folder: Path) -> None:
-    """Draw which keys each query of a layer may attend to.
-
-    Args:
-        visible: bool `[T, S]`.
-        maps: with the labels.
-        layer: its number.
-        folder: of the files.
-    """
-    figure, ((axes,),) = _grid(maps, 1, 1)
-    _panel(axes, visible.astype(np.float32), maps, ())
-    _finish(figure, None, f"{maps.title}, layer {layer}; dark: may be attended to")
-    save(figure, folder / f"{maps.kind}-layer-{layer}-mask", FORMATS)
-
-
-def draw_attributions(found: Mapping[str, np.ndarray], maps: AttentionMaps, path: Path) -> None:
+def draw_attributions(values: Mapping[str, np.ndarray], maps: AttentionMaps, path: Path) -> None:
     """Draw attributions of target tokens to source tokens beside attention, and write them as CSV.
 
     Args:
-        found: a map `[T, S]` for each name; colours are shares of its largest absolute value.
+        values: a map `[T, S]` for each name; colours are shares of its largest absolute value.
         maps: cross-attention, with the labels.
         path: of the files, without a suffix.
     """
-    columns = 4
-    figure, grid = _grid(maps, -(-len(found) // columns), columns)
-    for axes, (name, values) in zip_longest(grid.ravel(), found.items(), fillvalue=("", None)):
-        if values is None:
-            axes.set_axis_off()
-            continue
-        shares = values / max(abs(values).max(), TINY)
-        image = axes.imshow(shares, cmap=SIGNED, vmin=-1, vmax=1, aspect="auto")
-        axes.set_title(fill(name, int(13 * CELL * len(maps.keys))), fontsize=8)
-    _finish(figure, image, "share of the largest value; row: the token that is predicted")
-    save(figure, path, FORMATS)
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["query", "query token", "key", "key token", *found])
-    for query, key in np.ndindex(len(maps.queries), len(maps.keys)):
-        places = query + 1, maps.queries[query], key + 1, maps.keys[key]
-        writer.writerow([*places, *(f"{values[query, key]:.6f}" for values in found.values())])
-    write_whole(path.with_suffix(".csv"), text.getvalue())
+    shares = {name: each / max(abs(each).max(), TINY) for name, each in values.items()}
+    title, unit = "attributions beside attention", "share of the largest value"
+    save(_panels(shares, maps, 4, title, unit, lowest=-1), path, FORMATS)
+    write_maps(values, maps, path.with_suffix(".csv"))
 
 
-def draw_deletion(curves: Mapping[str, np.ndarray], path: Path) -> None:
-    """Draw what target tokens lose with 1, 2, … source words less, one curve for each map."""
-    figure = new_figure(8, 4.5)
+def _by_head(maps: AttentionMaps) -> dict[str, np.ndarray]:
+    return {
+        f"layer {layer}, head {head}": weights
+        for layer, heads in zip(maps.layers, maps.weights, strict=True)
+        for head, weights in enumerate(heads, start=1)
+    }
+
+
+def write_maps(values: Mapping[str, np.ndarray], maps: AttentionMaps, path: Path) -> None:
+    """Write one line for each query and key, with a column for each map; counted from 1."""
+    rows = [
+        {
+            **{"query": query + 1, "query token": maps.queries[query]},
+            **{"key": key + 1, "key token": maps.keys[key]},
+            **{name: f"{each[query, key]:.6f}" for name, each in values.items()},
+        }
+        for query, key in np.ndindex(len(maps.queries), len(maps.keys))
+    ]
+    write_whole(path, as_csv(rows))
+
+
+def draw_learning_curve(directory: Path, path: Path) -> None:
+    """Draw loss and accuracy over the steps in `metrics.jsonl` of a run."""
+    rows = read_metrics(directory)
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    for axes, name, label in ((left, "nll", NLL), (right, "accuracy", "token accuracy")):
+        for split, marker in (("train", "."), ("validation", "o")):
+            points = [(row["step"], row[name]) for row in rows if row["split"] == split]
+            if points:
+                axes.plot(*zip(*points, strict=True), marker=marker, label=split, markersize=4)
+        axes.set(xlabel="step", ylabel=label)
+        axes.set_xlim(left=0)
+        axes.grid(alpha=0.3)
+        axes.legend()
+    left.set_yscale("log")
+    left.yaxis.set_major_formatter("{x:g}")
+    left.yaxis.set_minor_formatter("{x:g}")
+    save(figure, path)
+
+
+def draw_runs(curves: Mapping[str, Sequence[Mapping[str, float]]], path: Path) -> None:
+    """Draw the learning curves of several runs.
+
+    Args:
+        curves: the rows of `metrics.jsonl` of each run.
+        path: a picture file.
+    """
+    figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.subplots()
-    styles = cycle(product(("-", "--", ":"), MARKS))
-    for (name, losses), (line, (color, mark)) in zip(curves.items(), styles, strict=False):
-        axes.plot(range(1, len(losses) + 1), losses, line + mark, color=color, label=name)
-    axes.set(xlabel="source words that are replaced", ylabel="drop of log-probability (nats)")
-    axes.set_xticks(range(1, len(losses) + 1))
-    axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
-    save(figure, path, FORMATS)
+    for name, rows in curves.items():
+        points = [(row["step"], row["nll"]) for row in rows if row["split"] == "train"]
+        axes.plot(*zip(*points, strict=True), marker=".", label=name)
+    axes.set(xlabel="step", ylabel=NLL, yscale="log")
+    axes.grid(alpha=0.3)
+    if len(curves) <= MOST_NAMES:
+        axes.legend(fontsize=8)
+    save(figure, path)
 
 
-def write_csv(maps: AttentionMaps, path: Path) -> None:
-    """Write one line for each weight; layers, heads and tokens are counted from 1."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["layer", "head", "query", "query token", "key", "key token", "weight"])
-    for (layer, head, query, key), weight in np.ndenumerate(maps.weights):
-        places = maps.layers[layer], head + 1, query + 1, maps.queries[query], key + 1
-        writer.writerow([*places, maps.keys[key], f"{weight:.6f}"])
-    write_whole(path, text.getvalue())
-
-
-def new_figure(width: float, height: float, layout: str | None = "constrained") -> "Figure":
-    """Return an empty figure, in inches; matplotlib is imported only where something is drawn."""
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(width, height), layout=layout)
-
-
-def save(figure: "Figure", path: Path, formats: Sequence[str] = FORMATS[:1]) -> None:
+def save(figure: Figure, path: Path, formats: Sequence[str] = FORMATS[:1]) -> None:
     """Write a figure; equal figures are equal bytes."""
     for suffix in formats:
-        write_whole(path.with_suffix(suffix), rendered(figure, suffix))
+        content = io.BytesIO()
+        with matplotlib.rc_context(STYLE), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", r"Glyph .* missing from")  # the SVG has it as text
+            figure.savefig(content, format=suffix[1:], dpi=120, metadata=METADATA[suffix])
+        write_whole(path.with_suffix(suffix), content.getvalue())
 
 
-def rendered(figure: "Figure", suffix: str, dpi: int = 120) -> bytes:
-    """Return the content of the file of a figure, whose name has this suffix."""
-    import matplotlib
+def markdown(rows: Sequence[Mapping[str, Any]], digits: int) -> str:
+    """Return rows as a Markdown table, with so many digits after the point of each float."""
 
-    content = io.BytesIO()
-    with matplotlib.rc_context(STYLE), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", r"Glyph .* missing from")  # the SVG has it as text
-        figure.savefig(content, format=suffix[1:], dpi=dpi, metadata=METADATA[suffix])
-    return content.getvalue()
+    def written(value: object) -> str:
+        return f"{value:.{digits}f}" if isinstance(value, float) else str(value)
+
+    return markdown_table([{name: written(value) for name, value in row.items()} for row in rows])
 
 
-def _grid(maps: AttentionMaps, rows: int, columns: int) -> tuple["Figure", np.ndarray]:
-    """Return a figure and panels `[rows, columns]` of the size that the tokens need.
+def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return rows with the same names as CSV, with all digits."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, [*rows[0]], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
 
-    A constrained layout would take a second for each figure.
+
+def _panels(
+    panels: Mapping[str, np.ndarray],
+    maps: AttentionMaps,
+    columns: int,
+    title: str,
+    unit: str,
+    lowest: int = 0,
+) -> Figure:
+    """Draw maps `[T, S]` by their titles, and a colour bar.
+
+    The size is what the tokens need; a constrained layout would take a second for each figure.
+
+    Args:
+        panels: values from `lowest` to 1.
+        maps: with the labels of the tokens.
+        columns: number of panels in a row, at most.
+        title: of the figure.
+        unit: of the values.
+        lowest: 0, or -1 for values with signs.
     """
+    columns = min(columns, len(panels))
+    rows = -(-len(panels) // columns)
     cells, across = (max(CELL * len(labels), 1) for labels in (maps.queries, maps.keys))
     width = LABELS + columns * across + (columns - 1) * GAP + RIGHT
     height = LABELS + rows * cells + (rows - 1) * GAP + TOP
-    figure = new_figure(width, height, layout=None)
-    grid = figure.subplots(rows, columns, squeeze=False)
-    for (row, column), axes in np.ndenumerate(grid):
-        for axis, labels, turn, is_outer in (
-            (axes.xaxis, maps.keys, 90, row == rows - 1),
-            (axes.yaxis, maps.queries, 0, column == 0),
-        ):
-            if not is_outer:
-                axis.set_visible(False)
-            elif len(labels) <= LABELLED:
-                # A label with dollar signs is not mathematics.
-                text = {"rotation": turn, "fontsize": 8, "parse_math": False}
-                axis.set_ticks(range(len(labels)), labels, **text)
+    figure = Figure(figsize=(width, height))
     figure.subplots_adjust(
         left=LABELS / width,
         right=1 - RIGHT / width,
@@ -223,24 +197,24 @@ def _grid(maps: AttentionMaps, rows: int, columns: int) -> tuple["Figure", np.nd
         wspace=GAP / across,
         hspace=GAP / cells,
     )
-    return figure, grid
-
-
-def _panel(
-    axes: "Axes", weights: np.ndarray, maps: AttentionMaps, links: Sequence[tuple[int, int]]
-) -> "AxesImage":
-    image = axes.imshow(weights, cmap=COLORS, vmin=0, vmax=1, aspect="auto")
-    for source, target in links:
-        axes.plot(source, target, "o", mfc="none", mec=MARK, ms=7)
-    return image
-
-
-def _finish(figure: "Figure", image: "AxesImage | None", title: str) -> None:
-    """Add a title in lines of about 13 characters an inch, and the colour bar of an image."""
-    width, height = figure.get_size_inches()
+    names = ("source token", "predicted token") if maps.kind == CROSS else ("key", "query")
+    for number, (name, values) in enumerate(panels.items()):
+        axes = figure.add_subplot(rows, columns, number + 1)
+        colors = SIGNED if lowest else COLORS
+        image = axes.imshow(values, cmap=colors, vmin=lowest, vmax=1, aspect="auto")
+        axes.set_title(fill(name, max(int(13 * across), 10)), fontsize=8)
+        for axis, labels, label, turn, is_outer in (
+            (axes.xaxis, maps.keys, names[0], 90, number + columns >= len(panels)),
+            (axes.yaxis, maps.queries, names[1], 0, number % columns == 0),
+        ):
+            axis.set_visible(is_outer)
+            axis.set_label_text(label, fontsize=8)
+            if is_outer and len(labels) <= LABELLED:
+                # A label with dollar signs is not mathematics.
+                text = {"rotation": turn, "fontsize": 8, "parse_math": False}
+                axis.set_ticks(range(len(labels)), labels, **text)
     figure.suptitle(fill(title, int(13 * width)), fontsize=9)
-    if image is None:
-        return
-    bar = figure.add_axes((1 - 0.65 / width, LABELS / height, 0.12 / width, 0.4))
-    figure.colorbar(image, cax=bar)
+    bar = figure.add_axes((1 - 0.7 / width, LABELS / height, 0.12 / width, 1 / height))
+    figure.colorbar(image, cax=bar).set_label(unit, fontsize=7)
     bar.tick_params(labelsize=7)
+    return figure

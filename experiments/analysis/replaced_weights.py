@@ -4,9 +4,9 @@ Where the loss does not rise, the model does not need the weights that it comput
 2019; Wiegreffe and Pinter 2019).
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,6 @@ KINDS = {
     DECODER: "decoder self-attention",
     CROSS: "cross-attention",
 }
-NEEDED = 0.01  # nats per token: the least rise of the loss that counts
 TINY = 1e-30  # in place of weights of 0, which have no logarithm
 
 Replacement = Callable[[Array], Array]  # of weights `[..., N, T, S]`
@@ -55,11 +54,11 @@ class ReplacedWeights(nnx.Module):
     def __call__(self, inputs: Array, *, context: Context = DEFAULT_CONTEXT) -> Output:
         """Map inputs `[..., T, D]` to `[..., T, D]`."""
         own = self.attention(inputs, context=replace(context, returning=("weights",)))
-        given = jnp.log(jnp.maximum(self.replacement(own.attention["weights"]), TINY))
-        # Without products of queries and keys, the softmax of the logarithms is the given weights.
+        logs = jnp.log(jnp.maximum(self.replacement(own.attention["weights"]), TINY))
+        # Without products of queries and keys, the softmax of logarithms is the weights themselves.
         attention = nnx.merge(*nnx.split(self.attention))
         attention.scale, attention.softcap = 0.0, None
-        attention.score = lambda: scores.bias_array(given)
+        attention.score = lambda: scores.bias_array(logs)
         return attention(inputs, context=replace(context, score=()))
 
 
@@ -82,32 +81,22 @@ class ReplacedRecurrentWeights(nnx.Module):
     ) -> Array | tuple[Array, dict[str, Array]]:
         """Compute the context `[..., 1, 1, C]` of a state."""
         returning = options.pop("returning", ())
-        _, found = self.attention(state, precomputed, returning=("weights",), **options)
-        given = self.replacement(found["weights"])  # [..., 1, 1, S]
+        _, own = self.attention(state, precomputed, returning=("weights",), **options)
+        weights = self.replacement(own["weights"])  # [..., 1, 1, S]
         values = precomputed[-1] if isinstance(precomputed, tuple) else precomputed  # [..., S, C]
-        context = given @ values[..., None, :, :].astype(given.dtype)
+        context = weights @ values[..., None, :, :].astype(weights.dtype)
         context = context.astype(values.dtype)
-        return (context, {"weights": given}) if returning else context
+        return (context, {"weights": weights}) if returning else context
 
 
-class _Place(NamedTuple):
-    """An attention in a model: the attribute of a module, its kind, and its class with others."""
-
-    owner: nnx.Module
-    name: str
-    kind: str
-    make: Callable[[Any, Replacement], nnx.Module]
-
-
-def _places(model: nnx.Module) -> Iterator[_Place]:
-    """Yield every attention of a model that can have other weights."""
+def _attentions(model: nnx.Module) -> Iterator[tuple[nnx.Module, str, str]]:
+    """Yield the owner of every attention of a model, the name of its attribute, and its kind."""
     for path, module in [*nnx.iter_modules(model)]:
         if isinstance(getattr(module, "sublayer", None), Attention):
             kind = DECODER if "decoder" in path else ENCODER
-            kind = CROSS if "cross_attention" in path else kind
-            yield _Place(module, "sublayer", kind, ReplacedWeights)
+            yield module, "sublayer", CROSS if "cross_attention" in path else kind
         elif hasattr(getattr(module, "attention", None), "precompute"):
-            yield _Place(module, "attention", CROSS, ReplacedRecurrentWeights)
+            yield module, "attention", CROSS
 
 
 def replace_weights(model: nnx.Module, replacements: Mapping[str, Replacement]) -> None:
@@ -117,9 +106,9 @@ def replace_weights(model: nnx.Module, replacements: Mapping[str, Replacement]) 
         model: any whose layers are `Attention` in a residual connection, or a recurrent decoder.
         replacements: by kind, "encoder", "decoder" or "cross".
     """
-    for place in _places(model):
-        attention = getattr(place.owner, place.name)
-        setattr(place.owner, place.name, place.make(attention, replacements[place.kind]))
+    for owner, name, kind in _attentions(model):
+        replaced = ReplacedWeights if name == "sublayer" else ReplacedRecurrentWeights
+        setattr(owner, name, replaced(getattr(owner, name), replacements[kind]))
 
 
 def loss_table(task: Task, state: Any, split: str) -> list[dict[str, Any]]:  # noqa: ANN401 - a `TrainState`
@@ -147,14 +136,14 @@ def loss_table(task: Task, state: Any, split: str) -> list[dict[str, Any]]:  # n
 
     def loss(**ways: int) -> float:
         chosen = {kind: jnp.int32(ways.get(kind, 0)) for kind in KINDS}
-        parts = [
-            program(state.parameters, batch, chosen, jax.random.key(number))
-            for number, batch in enumerate(batches)
-        ]
-        nll, tokens = map(sum, zip(*parts, strict=True))
+        nll = tokens = 0
+        for number, batch in enumerate(batches):
+            losses = program(state.parameters, batch, chosen, jax.random.key(number))
+            nll, tokens = nll + losses[0], tokens + losses[1]
         return float(nll / tokens)
 
-    found, own = {place.kind for place in _places(task.learner.abstract_model)}, loss()
+    own = loss()
+    kinds = {kind for _, _, kind in _attentions(task.learner.abstract_model)}
     return [
         {
             "attention": name,
@@ -163,19 +152,5 @@ def loss_table(task: Task, state: Any, split: str) -> list[dict[str, Any]]:  # n
             "rise with permuted weights": loss(**{kind: 2}) - own,
         }
         for kind, name in KINDS.items()
-        if kind in found
+        if kind in kinds
     ]
-
-
-def notes(rows: Sequence[Mapping[str, Any]], split: str) -> list[str]:
-    """Return a sentence for each kind; it contains whether the loss needs the weights."""
-    found = []
-    for row in rows:
-        rises = [row[f"rise with {way} weights"] for way in ("uniform", "permuted")]
-        end = ": the model does not need its weights" if min(rises) < NEEDED else ""
-        found.append(
-            f"the loss of the {split} split, {row['loss']:.4f} nats per token, rises by "
-            f"{rises[0]:.4f} with uniform weights of {row['attention']}, and by {rises[1]:.4f} "
-            f"with permuted ones{end}"
-        )
-    return found

@@ -6,7 +6,7 @@ the information that attention adds.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,11 +15,14 @@ from experiments.data.tokenizers import tokenize
 from experiments.data.toy_language.lexicon import SENSES, english_plural, french_plural
 from experiments.errors import UsageError
 
-if TYPE_CHECKING:
-    from sklearn.pipeline import Pipeline
-
-
-TINY = 1e-30  # in place of a norm of 0
+_SENSE_OF = {
+    (english, french): (noun.english, noun.french)
+    for noun in SENSES
+    for english, french in (
+        (noun.english, noun.french),
+        (english_plural(noun.english), french_plural(noun.french)),
+    )
+}
 
 
 class Occurrence(NamedTuple):
@@ -27,7 +30,7 @@ class Occurrence(NamedTuple):
 
     Attributes:
         sentence: the number of its sentence.
-        place: of the word among the tokens of the sentence.
+        place: index of the word among the tokens of the sentence.
         word: the word, in the singular.
         sense: its French translation, in the singular.
     """
@@ -54,15 +57,8 @@ class SenseVectors(NamedTuple):
     @classmethod
     def of(cls, found: Sequence[Occurrence], vectors: Sequence[np.ndarray]) -> "SenseVectors":
         """Convert occurrences and the vector `[D]` of each to arrays."""
-        words, senses = ([getattr(one, name) for one in found] for name in ("word", "sense"))
+        words, senses = ([getattr(each, name) for each in found] for name in ("word", "sense"))
         return cls(np.array(words), np.array(senses), np.stack(vectors))
-
-
-def cosine_distances(before: np.ndarray, after: np.ndarray) -> np.ndarray:
-    """Return 1 - cosine of the vectors of two arrays `[..., D]`: `[...]`."""
-    before, after = before.astype(np.float64), after.astype(np.float64)
-    norms = np.linalg.norm(before, axis=-1) * np.linalg.norm(after, axis=-1)
-    return 1 - (before * after).sum(axis=-1) / np.maximum(norms, TINY)
 
 
 def occurrences(pairs: Iterable[SentencePair]) -> list[Occurrence]:
@@ -83,24 +79,14 @@ def check_senses(train: Iterable[SentencePair], test: Iterable[SentencePair]) ->
     Raises:
         UsageError: too few sentences.
     """
-    learned, asked = ({one.word for one in occurrences(pairs)} for pairs in (train, test))
-    if not asked:
+    learned, tested = ({each.word for each in occurrences(pairs)} for pairs in (train, test))
+    if not tested:
         raise UsageError("no word of several senses is in the test split: raise data.sizes.test")
-    if not asked <= learned:
+    if not tested <= learned:
         raise UsageError(
-            f"no occurrence of {', '.join(sorted(asked - learned))} to learn senses from: raise "
+            f"no occurrence of {', '.join(sorted(tested - learned))} to learn senses from: raise "
             "data.sizes.train"
         )
-
-
-_SENSE_OF = {
-    (english, french): (noun.english, noun.french)
-    for noun in SENSES
-    for english, french in (
-        (noun.english, noun.french),
-        (english_plural(noun.english), french_plural(noun.french)),
-    )
-}
 
 
 def neighbour_mean(vectors: np.ndarray, place: int, window: int) -> np.ndarray:
@@ -108,7 +94,7 @@ def neighbour_mean(vectors: np.ndarray, place: int, window: int) -> np.ndarray:
 
     Args:
         vectors: static vectors of a sentence, `[T, D]`.
-        place: of the word.
+        place: index of the word.
         window: positions on either side.
     """
     start = max(0, place - window)
@@ -119,40 +105,31 @@ def neighbour_mean(vectors: np.ndarray, place: int, window: int) -> np.ndarray:
 def sense_accuracy(train: SenseVectors, test: SenseVectors) -> dict[str, float]:
     """Return the accuracy of linear probes, one for each word, that predict the sense.
 
+    Vectors are scaled, so that the regularisation of the logistic regression ignores their norms.
+
     Args:
-        train: training data of the probes.
+        train: training data of the probes, with every word of test: see `check_senses`.
         test: test data of the probes.
 
     Returns:
         accuracy over the occurrences of test; majority, that of the most frequent sense of each
         word in train.
-
-    Raises:
-        ValueError: a word of test that is not in train.
     """
-    unknown = sorted(set(test.words.tolist()) - set(train.words.tolist()))
-    if unknown:
-        raise ValueError(f"no occurrence of {', '.join(unknown)} to learn its senses from")
-    right = most_frequent = 0
-    for word in sorted(set(test.words.tolist())):
-        known, asked = (train.words == word), (test.words == word)
-        senses, counts = np.unique(train.senses[known], return_counts=True)
-        majority = senses[counts.argmax()]
-        guesses = majority
-        if len(senses) > 1:
-            probe = _probe().fit(train.vectors[known], train.senses[known])
-            guesses = probe.predict(test.vectors[asked])
-        right += np.sum(test.senses[asked] == guesses)
-        most_frequent += np.sum(test.senses[asked] == majority)
-    number = len(test.words)
-    return {"accuracy": float(right / number), "majority": float(most_frequent / number)}
-
-
-def _probe() -> "Pipeline":
-    """Return logistic regression on scaled vectors, so that regularisation ignores their norms."""
     # This import takes a second.
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    return make_pipeline(StandardScaler(), LogisticRegression(max_iter=1_000))
+    correct = most_frequent = 0
+    for word in np.unique(test.words):
+        learned, tested = train.words == word, test.words == word
+        senses, counts = np.unique(train.senses[learned], return_counts=True)
+        predicted = majority = senses[counts.argmax()]
+        if len(senses) > 1:
+            probe = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1_000))
+            probe.fit(train.vectors[learned], train.senses[learned])
+            predicted = probe.predict(test.vectors[tested])
+        correct += np.sum(test.senses[tested] == predicted)
+        most_frequent += np.sum(test.senses[tested] == majority)
+    number = len(test.words)
+    return {"accuracy": float(correct / number), "majority": float(most_frequent / number)}

@@ -13,7 +13,7 @@ from attention.testing import ROWS, Report, check_attention
 from experiments.benchmarks import ours
 from experiments.benchmarks.contender import LIBRARY, Candidate
 from experiments.benchmarks.peers import flax_nnx, jax_nn, tokamax_api
-from experiments.records import markdown
+from experiments.records import markdown_table
 
 PAGE = Path("docs/CONFORMANCE.md")
 MARKS = {"fail": "**FAIL**", "error": "**ERROR**", "not supported": "-", "skipped": "?"}
@@ -70,7 +70,7 @@ def page(checked: Sequence[tuple[Candidate, Report]], absent: Sequence[tuple[str
         {"row": name} | {str(n): MARKS.get(verdict, verdict) for n, verdict in enumerate(row, 1)}
         for name, row in zip(ROWS, verdicts, strict=True)
     ]
-    lines += ["", markdown(rows), "## Failures"]
+    lines += ["", markdown_table(rows), "## Failures"]
     for candidate, report in checked:
         failures = [f"- **{row.name}**: {row.detail} [{row.example}]" for row in report.failed]
         lines += ["", f"### `{candidate.name}`", "", *failures] if failures else []

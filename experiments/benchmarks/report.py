@@ -10,7 +10,7 @@ from experiments.benchmarks.cases import HEAD_WIDTH, NUM_HEADS
 from experiments.errors import UsageError
 from experiments.files import write_whole
 from experiments.origin import origin
-from experiments.records import markdown
+from experiments.records import markdown_table
 
 PACKAGES = "flax", "torch", "tokamax", "ctranslate2"
 Record = Mapping[str, Any]  # field → JSON
@@ -134,7 +134,7 @@ def attention_page(record: Record) -> str:
         ("Time", TIME_NOTE, _time_rows(measurements)),
         ("Error against float64", ERROR_NOTE, _error_rows(deviations)),
     ):
-        lines += [f"## {title}", "", note, "", markdown(rows)] if rows else []
+        lines += [f"## {title}", "", note, "", markdown_table(rows)] if rows else []
     lines += ["## Not measured", "", *_refusals(measurements, record["absent"]), ""]
     return "\n".join(lines)
 
@@ -212,5 +212,5 @@ def models_page(record: Record) -> str:
         for name, ours, theirs in record["figures"]
     ]
     absent = [f"- {reason}" for reason in record["absent"]]
-    lines = [beginning(MODELS, record["origin"]), *([markdown(rows)] if rows else [])]
+    lines = [beginning(MODELS, record["origin"]), *([markdown_table(rows)] if rows else [])]
     return "\n".join([*lines, *(["Not measured:", "", *absent, ""] if absent else [])])

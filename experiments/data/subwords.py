@@ -12,7 +12,16 @@ import sentencepiece
 
 from experiments.config.data import TextPart
 from experiments.data.examples import EncodedExamples, EncodedPair, SentencePair
-from experiments.data.tokenizers import BOS, EOS, PAD, Text, Tokenizer, Tokenizers, without_specials
+from experiments.data.tokenizers import (
+    BOS,
+    EOS,
+    PAD,
+    SPECIALS,
+    Text,
+    Tokenizer,
+    Tokenizers,
+    without_specials,
+)
 from experiments.errors import UsageError
 
 BLANK = "▁"  # of sentencepiece, for a blank
@@ -68,6 +77,8 @@ class SubwordTokenizer(Tokenizer):
 
     def token(self, number: int) -> str:
         """Return the subword; a blank before it is an underscore."""
+        if number < len(SPECIALS):
+            return SPECIALS[number]
         return unescape(self.processor.id_to_piece(int(number)).replace(BLANK, "_"))
 
     def words(self, text: str) -> list[str]:

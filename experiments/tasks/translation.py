@@ -13,7 +13,7 @@ from attention.modules import EncoderDecoder, Output, RecurrentEncoderDecoder
 from attention.modules.context import add_losses
 from attention.modules.layers import split_rng
 from attention.primitives import masks
-from experiments.analysis.agreement import Explainer
+from experiments.analysis.attribution import Explainer
 from experiments.analysis.collect import Example
 from experiments.analysis.figures import maps_figure, save
 from experiments.config import Config

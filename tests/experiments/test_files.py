@@ -7,7 +7,7 @@ from threading import Thread
 
 import pytest
 
-from experiments.analysis.curves import draw_learning_curve
+from experiments.analysis.figures import draw_learning_curve
 from experiments.files import PART, WEEK, append, read_lines, remove_abandoned, write_whole
 from experiments.metrics import Metrics
 

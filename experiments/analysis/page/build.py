@@ -10,7 +10,6 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from experiments.analysis.page.example_data import examples_data
 from experiments.analysis.page.model_data import NotInPageError, model_data
 from experiments.data.tokenizers import SPECIALS
 from experiments.files import write_whole
@@ -41,10 +40,8 @@ def write_explanation(
     path: Path,
     task: Task,
     state: TrainState,
-    sources: Sequence[Any],
-    targets: Sequence[str] = (),
+    examples: list[dict[str, Any]],
     heads: Sequence[Mapping[str, Any]] = (),
-    notes: Sequence[str] = (),
 ) -> None:
     """Write the page of a trained model.
 
@@ -52,19 +49,16 @@ def write_explanation(
         path: of the file.
         task: of the model.
         state: of the model.
-        sources: texts as people type them, or images.
-        targets: as in `examples_data`.
+        examples: of `examples_data`.
         heads: rows of the table of heads.
-        notes: sentences about the whole model.
     """
     try:
-        model, reasons = model_data(task, state), []
+        model, notes = model_data(task, state), []
     except NotInPageError as error:
-        model, reasons = None, [f"The model is not in this page: {error}."]
-    examples = examples_data(task, state, sources, targets)
+        model, notes = None, [f"The model is not in this page: {error}."]
     shown = limited(examples, MOST_WEIGHTS, can_compute=model is not None)
     if len(shown) < len(examples):
-        reasons.append(f"{len(examples) - len(shown)} examples are too large for this page.")
+        notes.append(f"{len(examples) - len(shown)} examples are too large for this page.")
     write_page(
         path,
         {
@@ -73,7 +67,7 @@ def write_explanation(
             "special": special_labels(examples),
             "examples": shown,
             "heads": [_rounded(row) for row in heads],
-            "notes": [*notes, *reasons],
+            "notes": notes,
             "model": model,
         },
     )

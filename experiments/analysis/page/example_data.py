@@ -19,7 +19,6 @@ from experiments.analysis.collect import (
     Collector,
     Example,
 )
-from experiments.analysis.senses import cosine_distances
 from experiments.data.tokenizers import EOS, Tokenizer
 from experiments.tasks.prediction import Prediction
 from experiments.tasks.task import Task
@@ -30,6 +29,7 @@ NUM_BEAMS = 5  # translations of a sentence
 ALTERNATIVES = 5  # tokens that are listed for each step
 CANDIDATES = 10  # classes that are listed, or words for a gap
 AT_ONCE = 20  # examples of a pass
+TINY = 1e-30  # in place of a norm or a probability of 0
 LARGEST_BYTE = 255  # the weight 1 of a stored map
 
 
@@ -127,7 +127,10 @@ def distances(vectors: np.ndarray) -> np.ndarray:
     Args:
         vectors: `[1 + layers, T, D]`, the inputs of the stack and the outputs of its layers.
     """
-    return cosine_distances(vectors[:-1], vectors[1:])
+    vectors = vectors.astype(np.float64)
+    norms = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    units = vectors / np.maximum(norms, TINY)
+    return 1 - (units[:-1] * units[1:]).sum(axis=-1)
 
 
 def steps_data(
@@ -172,7 +175,7 @@ def choices_data(prediction: Prediction) -> list[dict[str, Any]]:
             "text": "".join(prediction.text),
             "places": [choice.place for choice in prediction.choices],
             "tokens": [candidates[0][0] for candidates in ranked],
-            "log_probs": [math.log(max(candidates[0][1], 1e-30)) for candidates in ranked],
+            "log_probs": [math.log(max(candidates[0][1], TINY)) for candidates in ranked],
             "alternatives": [
                 [[label, round(number, 5)] for label, number in candidates] for candidates in ranked
             ],

@@ -235,7 +235,6 @@ def side_data(tokenizer: Tokenizer, text: TextPart | None) -> dict[str, Any]:
     side["problem"] = "The page cannot split a text into the tokens of this model."
     if not isinstance(tokenizer, SubwordTokenizer):
         return side | {"kind": "word"}
-    side["labels"][: len(SPECIALS)] = SPECIALS
     is_bpe = {"problem": ""} if text.kind == "bpe" else {}  # the order of ids is that of merges
     return side | {"kind": "subword", "pieces": tokenizer.pieces(), **is_bpe}
 

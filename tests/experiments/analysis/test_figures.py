@@ -1,10 +1,11 @@
 import csv
+import json
 
 import numpy as np
 import pytest
 
+from experiments.analysis import figures
 from experiments.analysis.collect import AttentionMaps
-from experiments.analysis.figures import FORMATS, draw_mask, maps_figure, save, write_csv
 
 TOKENS = ["the", "$x$", "</text>", "עברית", "é", "😀"]
 
@@ -15,43 +16,36 @@ def maps():
     return AttentionMaps("cross", (1, 2), weights, ["le", "chat"], TOKENS)
 
 
-def draw(maps, folder):
-    folder.mkdir()
-    save(maps_figure(maps, links=[(0, 1)]), folder / "all", FORMATS)
-    save(maps_figure(maps, places=[(1, 2)]), folder / "head", FORMATS)
-    draw_mask(maps.weights[0, 0] > 0.1, maps, 1, folder)
-    write_csv(maps, folder / "maps.csv")
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
-def test_equal_figures_are_equal_files(maps, tmp_path):
-    first = draw(maps, tmp_path / "first")
-    assert first == draw(maps, tmp_path / "second")
-    assert {*first} == {
-        *(
-            f"{name}{suffix}"
-            for name in ("all", "head", "cross-layer-1-mask")
-            for suffix in FORMATS
-        ),
-        "maps.csv",
-    }
-
-
-def test_labels_are_text(maps, tmp_path):
-    save(maps_figure(maps, places=[(0, 0)]), tmp_path / "head", (".svg",))
-    svg = (tmp_path / "head.svg").read_text()
-    for text in ("the", "$x$", "&lt;/text&gt;", "עברית", "😀", "layer 1, head 1"):
+def test_equal_figures_are_equal_files_with_text(maps, tmp_path):
+    for name in "ab":
+        figures.draw_example({"cross": maps}, tmp_path / name)
+        signed = dict.fromkeys("vwxyz", maps.weights[0, 0] - 0.5)
+        figures.draw_attributions(signed, maps, tmp_path / name / "attributions")
+    files = {path.name: path.read_bytes() for path in (tmp_path / "a").iterdir()}
+    assert files == {path.name: path.read_bytes() for path in (tmp_path / "b").iterdir()}
+    pictures = ("cross-layer-1", "cross-layer-2", "attributions")
+    names = {f"{name}.{suffix}" for name in pictures for suffix in ("png", "svg")}
+    assert {*files} == {*names, "cross.csv", "attributions.csv"}
+    svg = files["cross-layer-2.svg"].decode()
+    axes = "source token", "predicted token", "weight"
+    for text in ("the", "$x$", "&lt;/text&gt;", "עברית", "😀", "layer 2, head 1", *axes):
         assert f">{text}</text>" in svg
 
 
 def test_weights_as_csv(maps, tmp_path):
-    write_csv(maps, tmp_path / "maps.csv")
-    with (tmp_path / "maps.csv").open(newline="") as file:
+    figures.draw_example({"cross": maps}, tmp_path)
+    with (tmp_path / "cross.csv").open(newline="") as file:
         rows = [*csv.DictReader(file)]
-    assert len(rows) == maps.weights.size
-    row = rows[np.ravel_multi_index((1, 2, 0, 3), maps.weights.shape)]
-    assert (row["layer"], row["head"], row["query token"], row["key token"]) == (
-        *("2", "3", "le"),
-        TOKENS[3],
-    )
-    assert float(row["weight"]) == pytest.approx(maps.weights[1, 2, 0, 3], abs=1e-6)
+    assert len(rows) == 2 * 6
+    assert (rows[9]["query token"], rows[9]["key token"]) == ("chat", TOKENS[3])
+    assert float(rows[9]["layer 2, head 3"]) == pytest.approx(maps.weights[1, 2, 1, 3], abs=1e-6)
+
+
+def test_one_point_of_a_learning_curve_is_seen(tmp_path, monkeypatch):
+    row = {"step": 50, "split": "train", "nll": 2.0, "accuracy": 0.5}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+    drawn = []
+    monkeypatch.setattr(figures, "save", lambda figure, path: drawn.append(figure))
+    figures.draw_learning_curve(tmp_path, tmp_path / "curve.png")
+    ((line,), (other,)) = (axes.lines for axes in drawn[0].axes)
+    assert line.get_marker() != "None" != other.get_marker()

@@ -11,7 +11,7 @@ from attention.modules import (
     RecurrentEncoderDecoder,
     TransformerConfig,
 )
-from experiments.analysis.replaced_weights import notes, permuted, replace_weights, uniform
+from experiments.analysis.replaced_weights import permuted, replace_weights, uniform
 from tests.attention.modules.inputs import filled
 
 WEIGHTS = jnp.array([[[0.7, 0.2, 0.1, 0.0], [0.0, 0.0, 1.0, 0.0], [0.0, 0.0, 0.0, 0.0]]])
@@ -74,15 +74,3 @@ def test_own_weights_change_nothing_and_uniform_weights_are_used(name, request):
     np.testing.assert_allclose(weights[0, :, :, :3], 1 / 3, rtol=1e-5)
     np.testing.assert_array_equal(weights[0, :, :, 3], 0)
     assert abs(found - expected).max() > 1e-4
-
-
-def test_weights_that_are_not_needed():
-    row = {"attention": "cross-attention", "loss": 1.0}
-    row |= {"rise with uniform weights": 0.5, "rise with permuted weights": 0.001}
-    (line,) = notes([row], "test")
-    assert line == (
-        "the loss of the test split, 1.0000 nats per token, rises by 0.5000 with uniform weights "
-        "of cross-attention, and by 0.0010 with permuted ones: the model does not need its weights"
-    )
-    (line,) = notes([row | {"rise with permuted weights": 0.4}], "test")
-    assert line.endswith("and by 0.4000 with permuted ones")

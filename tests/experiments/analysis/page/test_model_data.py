@@ -40,12 +40,9 @@ from experiments.tasks.language_model import LanguageModeling
 from experiments.tasks.masked_language_model import MaskedLanguageModeling
 from experiments.tasks.prediction import read_sentence
 from experiments.tasks.translation import Translation
-from experiments.training.session import restore
-from experiments.workdir import Workdir
 from tests.experiments.data.corpora import learn
 
 FOLDER = Path(__file__).parent
-CACHE = Path(".cache")
 needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="needs Node")
 SMALL = {"width": 8, "num_heads": 2, "hidden": 12, "encoder_layers": 1, "decoder_layers": 2}
 SOURCE = ("the", "Zoe", "l'", "Afrique", "visits", "The", ",", "?", "b")
@@ -124,8 +121,6 @@ def rounded(state):
 def expected(task, state, source, target):
     """What JAX computes with the parameters that the page has."""
     example = task.example(state, source, target)
-    said = [each.replace("</s>", SPECIALS[EOS]) for each in example.predicted]
-    example = example._replace(predicted=said)
     if isinstance(task, LanguageModeling):
         ids = {"source": [], "target": example.inputs["decoder"].tolist()}
     else:
@@ -217,34 +212,6 @@ def run_script(name, path):
 @pytest.mark.parametrize("name", ["arrays", "model", "decode", "tokens"])
 def test_scripts_of_the_model(written, name):
     run_script(name, written)
-
-
-@needs_node
-@pytest.mark.skipif("TRAINED" not in os.environ, reason="TRAINED names no run of translation")
-def test_trained_model(tmp_path):
-    """200 translations, and logits and weights of the first ones."""
-    with jax.numpy_dtype_promotion("standard"):
-        workdir = Workdir(os.environ["TRAINED"])
-        task = Translation.load(Config.read(workdir.load_config().to_dict()), workdir, CACHE)
-        state = restore(workdir, task).state
-        pairs = task.first_examples("test", 200)
-        sources = [task.tokenizers.source.encode(pair.source) for pair in pairs]
-        said = task.translator.translate_ids(rounded(state), sources, batch_size=100)
-        model = model_data(task, state)
-        first = {
-            f"pair {number}": {
-                "model": model,
-                "expected": expected(task, state, pair.source, pair.target),
-            }
-            for number, pair in enumerate(pairs[:5])
-        }
-    path = tmp_path / "models.json"
-    path.write_text(json.dumps(first))
-    run_script("model", path)
-    rows = zip(sources, said, strict=True)
-    rows = [{"source": [*source, EOS], "target": target.tolist()} for source, target in rows]
-    path.write_text(json.dumps({"trained": {"model": model, "pairs": rows}}))
-    print(run_script("trained", path))
 
 
 def refusal(task, state=None):
