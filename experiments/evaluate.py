@@ -12,7 +12,7 @@ from experiments.evaluation.other_run import OtherRun, load_other_run
 from experiments.registry import TASKS
 from experiments.results import report, results_so_far
 from experiments.tasks.task import Task
-from experiments.training.session import Trained, restore
+from experiments.trained import Trained, restore
 from experiments.workdir import Workdir
 
 
@@ -64,7 +64,7 @@ def label_splits(task: Task, workdir: Workdir, names: Sequence[str]) -> dict[str
     Raises:
         UsageError: another text in the place of that of the run.
     """
-    known = workdir.load_texts()
+    known = workdir.load_fingerprints()
     texts = {name: task.splits[name].fingerprint for name in names}
     labels = {}
     for name, text in texts.items():
@@ -72,7 +72,7 @@ def label_splits(task: Task, workdir: Workdir, names: Sequence[str]) -> dict[str
         if known.get(name, text) != text and (changes := _changes(task, workdir, name)):
             label = _label(name, changes)
             labels[name] = label if known.get(label, text) == text else f"{label}-{text[:6]}"
-    workdir.keep_texts({labels[name]: text for name, text in texts.items()})
+    workdir.save_fingerprints({labels[name]: text for name, text in texts.items()})
     return labels
 
 
@@ -133,7 +133,7 @@ def measure(
             references = [target for _, target, _ in rows[label]]
             scores[label]["against"] = other.against(label, measured.answers, references)
     for label, each in rows.items():  # after all are measured, together with their scores
-        workdir.keep_hypotheses(label, each)
+        workdir.save_hypotheses(label, each)
     report(task.config, workdir, task.learner, *trained, scores, before)
     if labels.get("test") == "test":
         task.artifacts(trained.state, workdir)

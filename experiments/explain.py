@@ -37,12 +37,12 @@ from experiments.data.vocabulary import EOS
 from experiments.errors import UsageError, as_usage_errors, one_of
 from experiments.explanations import ORIGIN
 from experiments.files import write_whole
+from experiments.learner import TrainState
 from experiments.origin import origin
 from experiments.registry import TASKS
 from experiments.tasks.task import Task
 from experiments.tasks.translation import Translation
-from experiments.training.session import restore
-from experiments.training.step import TrainState
+from experiments.trained import restore
 from experiments.workdir import Workdir
 
 SENTENCE = "sentence"  # name of the page and the folder of --sentence

@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from experiments.errors import UsageError
-from experiments.json_files import read_json
+from experiments.files import read_json
 from experiments.records import Run, Scores
 from experiments.results import SHOWN
 from experiments.workdir import START

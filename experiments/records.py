@@ -13,8 +13,7 @@ from ml_collections import ConfigDict
 from experiments.config.differences import flat, is_within
 from experiments.data.fingerprint import fingerprint
 from experiments.errors import UsageError
-from experiments.files import write_whole
-from experiments.json_files import read_json
+from experiments.files import read_json, write_whole
 from experiments.metrics import read_metrics
 from experiments.results import SHOWN, deciding, differing
 from experiments.workdir import CHANGEABLE, IGNORED_WHEN_COMPARING_CONFIGS, Workdir
@@ -57,7 +56,9 @@ class Run(NamedTuple):
             if row["split"] == "validation" and row["step"] <= results["step"]:
                 splits = {"validation": row} | results["splits"]
         scores = {split: _numbers(found) for split, found in splits.items()}
-        return cls(name, config, results, workdir.load_texts(), workdir.load_starts(), scores)
+        return cls(
+            name, config, results, workdir.load_fingerprints(), workdir.load_starts(), scores
+        )
 
     @property
     def is_whole(self) -> bool:

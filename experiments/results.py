@@ -7,8 +7,7 @@ from typing import Any
 from experiments.config import Config
 from experiments.config.build import as_tree
 from experiments.files import write_whole
-from experiments.training.learner import Learner
-from experiments.training.step import TrainState
+from experiments.learner import Learner, TrainState
 from experiments.workdir import Workdir
 
 Scores = Mapping[str, object]

@@ -17,7 +17,7 @@ from experiments.records import Record, Run, label_of, table, warn_skipped
 from experiments.registry import TASKS
 from experiments.results import NOT_SHOWN, SHOWN
 from experiments.train import train
-from experiments.training.plateau import best_step, monitored_loss, out_of_patience
+from experiments.trained import best_step, has_ended, monitored_loss
 from experiments.workdir import Workdir
 
 
@@ -100,8 +100,8 @@ def train_all(
             raise UsageError(f"{name}: {error}") from error
         resolved[name] = task.config  # with the steps of a duration
     for name, run in resolved.items():
-        places[name].claim(run)
-    waiting = [name for name, run in resolved.items() if not has_ended(run, places[name])]
+        places[name].save_config(run)
+    waiting = [name for name, run in resolved.items() if not is_measured(run, places[name])]
     print(f"{len(waiting)} of {len(runs)} runs have not reached their end")
     for name in waiting:
         print(f"== {name}")
@@ -110,14 +110,14 @@ def train_all(
         except FloatingPointError as error:  # the others are trained all the same
             warn_skipped(name, error)
         jax.clear_caches()  # or programs of all runs stay in memory
-    ended = {name: place for name, place in places.items() if has_ended(resolved[name], place)}
+    ended = {name: place for name, place in places.items() if is_measured(resolved[name], place)}
     if not ended:
         raise UsageError(f"none of the runs in {workdir.path} reached its end")
     return ended
 
 
-def has_ended(config: Config, workdir: Workdir) -> bool:
-    """Return whether a run was trained to its last step, or to the end of its patience."""
+def is_measured(config: Config, workdir: Workdir) -> bool:
+    """Return whether a run has ended, and its best state was measured."""
     if not workdir.results.exists():
         return False
     results, train = workdir.load_results(), config.train
@@ -130,8 +130,7 @@ def has_ended(config: Config, workdir: Workdir) -> bool:
     ]
     if not losses:
         return False
-    is_done = losses[-1][0] >= train.steps or out_of_patience(losses, train.patience)
-    return is_done and results["step"] == best_step(losses)
+    return has_ended(losses[-1][0], losses, train) and results["step"] == best_step(losses)
 
 
 def score_rows(records: Sequence[Record]) -> list[dict[str, str]]:

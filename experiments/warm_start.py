@@ -12,7 +12,7 @@ from experiments.config.mesh import MeshPart
 from experiments.errors import UsageError, as_usage_errors
 from experiments.registry import TASKS
 from experiments.tasks.task import Task
-from experiments.training.session import restore
+from experiments.trained import restore
 from experiments.workdir import Workdir
 
 MOST_NAMED = 3  # parameters that do not match

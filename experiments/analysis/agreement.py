@@ -25,8 +25,8 @@ from experiments.analysis.value_norms import cross_attentions, value_vectors, we
 from experiments.data.vocabulary import EOS
 
 if TYPE_CHECKING:
+    from experiments.learner import TrainState
     from experiments.tasks.translation import Translation
-    from experiments.training.step import TrainState
 
 POSITIONS = 16  # of both sides: longer sentences are left out, so that one program serves all
 PARTS = 4  # of the path of integrated gradients, at first

@@ -25,8 +25,8 @@ from experiments.data.tokenizers import Tokenizers
 from experiments.errors import UsageError
 
 if TYPE_CHECKING:
+    from experiments.learner import TrainState
     from experiments.tasks.translation import Translation
-    from experiments.training.step import TrainState
 
 VALIDATION, TEST = "validation", "test"
 AT_ONCE = 64  # sentences of a pass

@@ -10,8 +10,8 @@ from experiments.errors import UsageError, as_usage_errors
 from experiments.files import read_lines
 
 if TYPE_CHECKING:
+    from experiments.learner import TrainState
     from experiments.tasks.task import Task
-    from experiments.training.step import TrainState
 
 SHOWN = 3  # examples of a file or a split that are drawn
 MEASURED = 100  # examples of a split in the table of heads

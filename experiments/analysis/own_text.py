@@ -22,8 +22,8 @@ from experiments.data.pairs import SentencePair
 from experiments.errors import UsageError
 
 if TYPE_CHECKING:
+    from experiments.learner import TrainState
     from experiments.tasks.translation import Translation
-    from experiments.training.step import TrainState
 
 
 def align_with_gold(

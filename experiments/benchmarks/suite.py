@@ -45,7 +45,7 @@ def benchmark(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     """
     del cache
     check(config)
-    workdir.claim(config)
+    workdir.save_config(config)
     available, absent = contenders()
     names = selected("contenders", config.contenders, [*available, *(name for name, _ in absent)])
     chosen = [available[name] for name in names if name in available]

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from experiments.data.pairs import SentencePair
 from experiments.errors import UsageError
 from experiments.evaluation.scores import paired_bootstrap
-from experiments.json_files import read_json
+from experiments.files import read_json
 from experiments.results import deciding
 from experiments.workdir import Workdir
 
@@ -74,7 +74,7 @@ def load_other_run(
     if other not in ("", "translation"):
         raise UsageError(f"--against={theirs.path} is no translation: its task is {other!r}")
     results, score = theirs.load_results(), _score(tokenized=tokenized)
-    their_texts, our_texts = theirs.load_texts(), ours.load_texts()
+    their_texts, our_texts = theirs.load_fingerprints(), ours.load_fingerprints()
     scores, hypotheses = {}, {}
     for label, pairs in splits.items():
         same = [name for name, text in their_texts.items() if text == our_texts[label]]

@@ -13,7 +13,6 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from experiments.compilation import compiled
 from experiments.processes import gather_to_host
 from experiments.sharding import is_replicated, one_copy, padded_rows
-from experiments.training.interruption import stop_point
 
 FEWEST_ROWS = 8  # of a device: fewer are not worth the copies of the parameters
 
@@ -54,7 +53,6 @@ def by_rows(function: Callable[..., Any], jit: Callable[..., Any] = compiled) ->
         return independent(replicas(parameters, mesh), *arrays)
 
     def run(parameters: Any, *arrays: Array) -> Any:  # noqa: ANN401 - the same
-        stop_point()
         compute = local if is_replicated(parameters) else whole
         if jax.process_count() == 1:
             return compute(parameters, *arrays)

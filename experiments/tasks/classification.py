@@ -23,10 +23,10 @@ from experiments.data.words import WHOLE
 from experiments.inference.images import read_image
 from experiments.inference.prediction import Choice, Prediction
 from experiments.inference.sentence import Sentence, read_sentence
+from experiments.learner import TrainState
 from experiments.losses import TokenLosses
 from experiments.registry import DATASETS, TaskParts, task
 from experiments.tasks.task import Examples, Ids, Task
-from experiments.training.step import TrainState
 
 CLASSES = Words(WHOLE)  # each target is one class
 SAMPLED = 3  # examples of a sample

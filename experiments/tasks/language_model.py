@@ -26,10 +26,10 @@ from experiments.experts import make_layer
 from experiments.inference.prediction import Prediction
 from experiments.inference.sentence import Sentence
 from experiments.inference.text_generator import TextGenerator
+from experiments.learner import TrainState
 from experiments.losses import TokenLosses
 from experiments.registry import TaskParts, task
 from experiments.tasks.task import SHOWN, Examples, Ids, Task
-from experiments.training.step import TrainState
 
 SAMPLED = 200  # tokens of a sample
 CONTINUED = 16  # tokens that the model adds to a text whose attention is shown

@@ -28,10 +28,10 @@ from experiments.data.vocabulary import EOS, SPECIALS
 from experiments.data.windows import Buckets, Once
 from experiments.inference.prediction import Choice, Prediction
 from experiments.inference.sentence import Sentence, read_sentence
+from experiments.learner import TrainState
 from experiments.losses import TokenLosses
 from experiments.registry import TaskParts, task
 from experiments.tasks.task import Measured, Task
-from experiments.training.step import TrainState
 
 SAMPLED = 3  # sentences of a sample
 BEST = 5  # words that are listed for a gap

@@ -34,11 +34,11 @@ from experiments.evaluation.phenomena import by_phenomenon
 from experiments.inference.prediction import Prediction
 from experiments.inference.sentence import Sentence, read_sentence, word_numbers
 from experiments.inference.translator import Hypothesis, Translator
+from experiments.learner import TrainState
 from experiments.losses import TokenLosses
 from experiments.registry import TaskParts, task
 from experiments.tasks.task import LARGEST_EXPONENT, Measured, Task
 from experiments.tiled_loss import tiled_token_losses
-from experiments.training.step import TrainState
 from experiments.workdir import Workdir
 
 ARCHITECTURES = {"transformer": EncoderDecoder, "recurrent": RecurrentEncoderDecoder}

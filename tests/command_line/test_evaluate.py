@@ -232,7 +232,7 @@ def other(evaluated, tmp_path):
     for name in ("results.json", "texts.json", "hypotheses.longer.jsonl"):
         shutil.copy(evaluated / name, other)
     (source, target, _), *rows = (tuple(row.values()) for row in read_rows(other, "longer"))
-    Workdir(other).keep_hypotheses("longer", [(source, target, target), *rows])
+    Workdir(other).save_hypotheses("longer", [(source, target, target), *rows])
     return other
 
 
@@ -269,7 +269,7 @@ def test_invalid_comparison_is_a_usage_error(evaluated, run_command, other):
     assert refused(*longer, against=same) == (
         f"--against needs another run than {evaluated} itself"
     )
-    Workdir(other).keep_hypotheses("longer", [("a", "b", "c")] * 2)
+    Workdir(other).save_hypotheses("longer", [("a", "b", "c")] * 2)
     assert f"{other} translated 2 of the 20 sentences of the longer split" in refused(*longer)
     (other / "hypotheses.longer.jsonl").write_bytes(b"\xff\xfe")
     assert f"{other / 'hypotheses.longer.jsonl'} cannot be read" in refused(*longer)

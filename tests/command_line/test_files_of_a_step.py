@@ -5,8 +5,8 @@ import sys
 
 import jax
 import pytest
-
 from experiments.training import loop, session
+
 from tests.command_line.command import REPOSITORY, TINY
 
 MOST = 12

@@ -14,7 +14,7 @@ from experiments.errors import UsageError
 from experiments.registry import TASKS
 from experiments.tasks.language_model import LanguageModeling
 from experiments.tasks.task import Task
-from experiments.training.session import restore
+from experiments.trained import restore
 from experiments.workdir import Workdir
 from tests.command_line.command import config_of, make_untrained
 
@@ -182,7 +182,7 @@ def test_run_that_still_trains_is_used(made, run_command, tmp_path):
     folder = shutil.copytree(made("word_vectors"), tmp_path / "run")
     (folder / "checkpoints" / "5.orbax-checkpoint-tmp-1").mkdir()
     before = sorted(folder.rglob("*"))
-    with Workdir(folder).alone():
+    with Workdir(folder).lock():
         status, output, _ = run_command("--mode=predict", given="girl", workdir=folder)
     assert (status, output.startswith("girl: ")) == (0, True)
     assert sorted(folder.rglob("*")) == before

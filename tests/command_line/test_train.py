@@ -12,14 +12,13 @@ import numpy as np
 import pytest
 from experiments.analysis.animation import read_rows
 
-from experiments.checkpoint import Checkpoints
+from experiments.checkpoint import Checkpoints, digests
 from experiments.data.windows import Windows
-from experiments.json_files import read_json_lines
+from experiments.files import read_json_lines
 from experiments.metrics import read_metrics
 from experiments.registry import TASKS
 from experiments.tasks.translation import Translation
-from experiments.training.digest import digests
-from experiments.training.session import restore
+from experiments.trained import restore
 from experiments.warm_start import parameters_to_start_from
 from experiments.workdir import Workdir
 from tests.command_line.command import TINY, config_of, train
@@ -226,7 +225,7 @@ def test_workdir_of_another_config_is_refused(place, run_command):
 
 
 def test_locked_workdir_is_refused(place, run_command):
-    with Workdir(place / "tiny").alone():
+    with Workdir(place / "tiny").lock():
         status, _, error = run_command(*TINY)
     assert status == 2
     assert f"{place / 'tiny'} is being trained by another process" in error

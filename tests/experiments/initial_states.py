@@ -7,10 +7,10 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from experiments.training import learner
 
 from experiments.compilation import compiled
-from experiments.training import learner
-from experiments.training.step import TrainState
+from experiments.learner import TrainState
 
 
 def drawn_parameters(shapes: Any) -> Any:

@@ -293,7 +293,7 @@ def test_a_task_is_planned_for_a_mesh_of_more_devices_than_there_are(run_command
 
 def test_the_run_of_a_workdir_is_described_and_left_as_it_is(run_command, tmp_path):
     place = tmp_path / "run"
-    Workdir(place).claim(presets.get_config("llama3_8b"))
+    Workdir(place).save_config(presets.get_config("llama3_8b"))
     before = list(place.iterdir())
     status, output, error = run_command("--mode=describe", f"--workdir={place}")
     assert (status, error) == (0, "")

@@ -23,13 +23,13 @@ EMPTY = "<!-- all results -->\n<!-- end of results -->\n"
 
 def run(folder, name, seed, bleu, step=100, starts=(START,), config=CONFIG, ended=True):
     workdir = Workdir(folder / "workdirs" / name)
-    workdir.claim(Config.read({"task": "translation", **config, "seed": seed}))
+    workdir.save_config(Config.read({"task": "translation", **config, "seed": seed}))
     scores = {"test": {"tok_bleu": bleu, "accuracy": 0.5}, "longer": {"accuracy": 0.25}}
     results = {"step": step, "ended": ended, "training_seconds": 90.0, "parameters": 7}
     results["splits"] = scores
     workdir.results.write_text(json.dumps(results))
     for start in starts:
-        workdir.keep_start(start)
+        workdir.add_start(start)
     return workdir
 
 
@@ -133,7 +133,7 @@ def test_seeds_with_other_intervals_share_a_row(tmp_path, rows):
 
 def test_runs_on_other_texts_share_no_row(tmp_path, rows):
     for seed, text in enumerate(("0123456789abcdef", "fedcba9876543210")):
-        run(tmp_path, f"runs/seed={seed}", seed, 40.0).keep_texts({"train": text})
+        run(tmp_path, f"runs/seed={seed}", seed, 40.0).save_fingerprints({"train": text})
     assert [row["seeds"] for row in rows()] == ["0", "1"]
 
 
@@ -211,7 +211,7 @@ def test_a_published_figure_belongs_to_one_text(tmp_path, rows, text, published)
     literature = {"test": {"tok_bleu": "41.02", "text": "abc"}}
     workdir = run(tmp_path, "ours", 0, 39.0, config={**CONFIG, "literature": literature})
     if text:
-        workdir.keep_texts({"train": "abc", "test": text})
+        workdir.save_fingerprints({"train": "abc", "test": text})
     assert [list(row.values())[1:4] for row in rows()] == [
         ["test tokenized BLEU", "39.00", published]
     ]

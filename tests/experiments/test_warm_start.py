@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
+from experiments.training import learner
 from flax import nnx
 
 from configs import char_lm
@@ -16,7 +17,6 @@ from experiments.config.mesh import MeshPart
 from experiments.config_files import load_config
 from experiments.errors import UsageError
 from experiments.registry import TASKS
-from experiments.training import learner
 from experiments.warm_start import matched, parameters_to_start_from
 from experiments.workdir import Workdir
 
@@ -92,7 +92,7 @@ def test_released_weights_replace_all_but_the_excepted_parts(tmp_path, monkeypat
 def test_parameters_of_a_run_are_restored_onto_the_mesh_of_the_task(tmp_path, monkeypatch):
     """The other run was trained on eight devices, and there are two."""
     first, run = task(tmp_path), Workdir(tmp_path / "run")
-    run.claim(replace(first.config, mesh=MeshPart(fsdp=8)))
+    run.save_config(replace(first.config, mesh=MeshPart(fsdp=8)))
     run.checkpoints.mkdir()
     first.tokenizers.keep(run.path)
 
@@ -110,7 +110,7 @@ def test_parameters_of_a_run_are_restored_onto_the_mesh_of_the_task(tmp_path, mo
 
 def test_a_run_with_vocabularies_of_another_kind_is_named(tmp_path):
     other = Workdir(tmp_path / "other")
-    other.claim(load_config("digits:tiny"))
+    other.save_config(load_config("digits:tiny"))
     other.checkpoints.mkdir()
     with pytest.raises(UsageError, match=r"another kind: .* task='classification'"):
         task(tmp_path, start_from=str(other.path))

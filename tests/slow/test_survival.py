@@ -15,9 +15,8 @@ from itertools import count
 import jax
 import pytest
 
-from experiments.checkpoint import UNFINISHED, Checkpoints
-from experiments.training.digest import digests
-from experiments.training.session import restore
+from experiments.checkpoint import UNFINISHED, Checkpoints, digests
+from experiments.trained import restore
 from tests.child import forked, train
 
 pytestmark = pytest.mark.slow

@@ -23,9 +23,9 @@ from experiments.analysis.senses import cosine_distances
 from experiments.data.tokenizers import Tokenizer
 from experiments.data.vocabulary import EOS
 from experiments.inference.prediction import Prediction
+from experiments.learner import TrainState
 from experiments.tasks.task import Task
 from experiments.tasks.translation import Translation
-from experiments.training.step import TrainState
 
 NUM_BEAMS = 5  # translations of a sentence
 ALTERNATIVES = 5  # tokens that are listed for each step

@@ -23,10 +23,10 @@ from experiments.data.tokenizers import CharacterTokenizer, Tokenizer, WordToken
 from experiments.data.vocabulary import BOS, EOS, SPECIALS
 from experiments.data.words import SPACED, WORDS
 from experiments.inference.sentence import placeholder
+from experiments.learner import TrainState
 from experiments.tasks.language_model import LanguageModeling
 from experiments.tasks.task import Task
 from experiments.tasks.translation import Translation
-from experiments.training.step import TrainState
 
 MOST_PARAMETERS = 4_000_000
 NUMBER, NUMBER_OR_NONE = (int, float), (int, float, NoneType)

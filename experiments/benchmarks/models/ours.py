@@ -13,11 +13,11 @@ from attention.modules import LanguageModel, TransformerConfig
 from experiments.config import Config
 from experiments.data.text import TextBatch
 from experiments.errors import as_usage_errors
+from experiments.learner import Learner
 from experiments.losses import TokenLosses, token_losses
 from experiments.registry import DATASETS
 from experiments.tasks.language_model import LanguageModeling
 from experiments.tasks.translation import Translation
-from experiments.training.learner import Learner
 from experiments.workdir import CHANGEABLE, IGNORED_WHEN_COMPARING_CONFIGS, Workdir
 
 
@@ -62,7 +62,7 @@ def load_translation(settings: Config, cache: Path, run: Workdir | None = None) 
     if run is None:
         return Translation.prepare(settings, cache)
     task = Translation.load(settings, run, cache)
-    run.check_texts({split: task.splits[split].fingerprint for split in ("train", "test")})
+    run.check_fingerprints({split: task.splits[split].fingerprint for split in ("train", "test")})
     return task
 
 
@@ -105,7 +105,7 @@ class Characters:
 
     def validation_loss(self) -> float:
         """Return the mean negative log-likelihood of the validation tokens."""
-        parameters = self._state.to_use().parameters
+        parameters = self._state.with_ema().parameters
         return self._learner.losses(parameters, self.validation)["nll"]
 
 

@@ -51,7 +51,7 @@ def benchmark(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
         ExceptionGroup: of the exceptions of the parts that failed, after the page is written.
     """
     check(config)
-    workdir.claim(config)
+    workdir.save_config(config)
     measures: dict[str, Callable[[], Iterator[Figure]]] = {
         "decoding": partial(decoding.measure, config),
         "depth": partial(depth.measure, config),

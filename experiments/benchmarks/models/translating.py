@@ -40,7 +40,7 @@ from experiments.clock import round_robin
 from experiments.config import Config
 from experiments.data.vocabulary import EOS, PAD
 from experiments.errors import UsageError
-from experiments.training.session import restore
+from experiments.trained import restore
 from experiments.workdir import Workdir
 
 Ids = Sequence[int]
@@ -120,7 +120,7 @@ def load_trial(config: ConfigDict, cache: Path) -> Trial:
     if not config.translating.workdir:
         task = load_translation(settings, cache)
         stopping = StoppingCriteria(length, stop=EOS, min_tokens=length, pad=PAD)
-        parameters = task.learner.to_use(task.learner.initial_state()).parameters
+        parameters = task.learner.eval_state(task.learner.initial_state()).parameters
         return Trial(task, parameters, stopping, f"{length} tokens each")
     run = Workdir(config.translating.workdir)
     settings = trained_config(run, settings)

@@ -8,6 +8,7 @@ import chex
 import jax
 import numpy as np
 import pytest
+from experiments.training.loop import BEGINNING
 
 import run
 from configs import benchmark_models
@@ -29,7 +30,6 @@ from experiments.data.rows import EncodedPair
 from experiments.data.vocabulary import BOS, EOS, PAD
 from experiments.errors import UsageError
 from experiments.tasks.translation import Translation
-from experiments.training.loop import BEGINNING
 from experiments.workdir import Workdir
 
 
@@ -209,7 +209,7 @@ def test_trial_loads_the_parameters_of_a_run(captions, tmp_path):
     captions.translation.train.label_smoothing = 0.1
     with pytest.raises(UsageError, match="holds no run: train one with"):
         translating.load_trial(captions, tmp_path)
-    trained.claim(settings)
+    trained.save_config(settings)
     task = Translation.prepare(settings, tmp_path)
     task.tokenizers.keep(trained.path)
     state = task.learner.initial_state()
@@ -225,7 +225,7 @@ def test_trial_loads_the_parameters_of_a_run(captions, tmp_path):
     with pytest.raises(UsageError, match="norm_placement"):
         translating.load_trial(captions, tmp_path)
     captions.translation.model.norm_placement = "post"
-    trained.keep_texts({"test": "another"})
+    trained.save_fingerprints({"test": "another"})
     with pytest.raises(UsageError, match="the test split is another text than"):
         translating.load_trial(captions, tmp_path)
 

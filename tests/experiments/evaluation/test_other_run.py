@@ -31,6 +31,6 @@ def test_comparison_uses_the_tokenization_of_the_data():
 
 def test_a_run_of_another_task_is_no_translation(tmp_path):
     other = Workdir(tmp_path / "other")
-    other.claim(load_config("digits:tiny"))
+    other.save_config(load_config("digits:tiny"))
     with pytest.raises(UsageError, match=r"other is no translation: its task is 'classification'"):
         load_other_run(other, Workdir(tmp_path / "ours"), {}, tokenized=False)

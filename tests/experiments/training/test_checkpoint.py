@@ -8,14 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from experiments.training import checkpoint, session
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from experiments.checkpoint import Checkpoints
+from experiments.checkpoint import Checkpoints, digests
 from experiments.config.train import TrainPart
 from experiments.errors import UsageError
-from experiments.training import checkpoint, session
-from experiments.training.digest import digests
-from experiments.training.step import TrainState
+from experiments.learner import TrainState
 from experiments.workdir import Workdir
 
 # tensorstore may call back when the read of a damaged array has ended, as in `run.silence_threads`.

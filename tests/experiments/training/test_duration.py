@@ -4,6 +4,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from experiments.training.duration import num_steps, resolve_duration
 
 from experiments.config import Config
 from experiments.config.train import TrainPart
@@ -12,7 +13,6 @@ from experiments.data.rows import Encoded, EncodedPair
 from experiments.data.text import RandomWindows
 from experiments.data.windows import Buckets, PackedPairRows, PackedRows, Windows
 from experiments.errors import UsageError
-from experiments.training.duration import num_steps, resolve_duration
 
 EPOCH = Epoch(steps=7, examples=60, tokens=1000)
 

@@ -2,7 +2,6 @@
 
 import jax
 import jax.numpy as jnp
-
 from experiments.training.flops import matrix_flops, peak_flops
 
 B, D, F = 3, 5, 7

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from experiments.training.interruption import Interruption, Stopped
+from experiments.interruption import Interruption, Stopped
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -39,7 +39,7 @@ def test_measurement_after_a_request_does_not_begin():
 def test_second_signal_ends_a_process_in_a_long_call():
     """This function releases the lock of Python and runs none of its handlers, as a compiler."""
     code = (
-        "import hashlib\nfrom experiments.training.interruption import Interruption\n"
+        "import hashlib\nfrom experiments.interruption import Interruption\n"
         "with Interruption():\n"
         "  print('ready', flush=True)\n"
         "  hashlib.pbkdf2_hmac('sha256', b'', b'', 10**9)"

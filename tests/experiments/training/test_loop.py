@@ -8,15 +8,15 @@ from functools import partial
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from experiments.training.loop import BEGINNING, fit
+from experiments.training.measurements import NonFiniteError, StepMeasurements
+from experiments.training.plateau import best_step, monitored_loss
 from experiments.training.watchdog import step_timeout
 
 from experiments.config.train import TrainPart
 from experiments.errors import UsageError
-from experiments.training.interruption import Stopped
-from experiments.training.loop import BEGINNING, fit
-from experiments.training.measurements import NonFiniteError, StepMeasurements
-from experiments.training.plateau import best_step, monitored_loss
-from experiments.training.step import TrainState
+from experiments.interruption import Stopped
+from experiments.learner import TrainState
 
 EVERY = dict.fromkeys(("steps", "log_every", "evaluate_every", "sample_every"), 2)
 EVERY |= {"checkpoint_every": 2, "warmup_steps": 0, "schedule": "constant"}

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from experiments.errors import UsageError
-from experiments.json_files import read_json_lines
+from experiments.files import read_json_lines
 from experiments.metrics import TIMING, Metrics, read_metrics
 
 

@@ -2,9 +2,9 @@
 
 import jax.numpy as jnp
 import pytest
+from experiments.training.profile import TRACED, WARM_UP, profiled
 
 from experiments.errors import UsageError
-from experiments.training.profile import TRACED, WARM_UP, profiled
 
 
 def test_steps_after_the_warm_up_are_traced(tmp_path):

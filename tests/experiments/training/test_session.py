@@ -7,18 +7,18 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from experiments.training import session
+from experiments.training.loop import BEGINNING
+from experiments.training.session import fit_in, warn_of_other_bits
 from jax.sharding import AbstractMesh
 
 from experiments.config import Config
 from experiments.config.train import TrainPart
 from experiments.environment import bits_depend_on
 from experiments.errors import UsageError
+from experiments.interruption import Stopped
+from experiments.learner import TrainState
 from experiments.sharding import MESH_AXES
-from experiments.training import session
-from experiments.training.interruption import Stopped
-from experiments.training.loop import BEGINNING
-from experiments.training.session import fit_in, warn_of_other_bits
-from experiments.training.step import TrainState
 from experiments.workdir import Workdir
 
 
@@ -44,7 +44,7 @@ def test_run_killed_before_its_first_checkpoint_may_save_more_often(tmp_path, pa
         train = {"warmup_steps": 0, "patience": patience}
         train["evaluate_every" if patience else "checkpoint_every"] = interval
         config = Config.read({"task": "translation", "train": train})
-        workdir.claim(config)
+        workdir.save_config(config)
         session._check_new(workdir, config.train)
 
     workdir = Workdir(tmp_path / "run")

@@ -7,11 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from experiments.training import learner
+from experiments.training.session import fit_in
 from flax import nnx
 
 from configs import char_lm, digits, toy_translation
 from experiments.analysis.description import Description
-from experiments.checkpoint import Checkpoints
+from experiments.checkpoint import Checkpoints, digests
 from experiments.compilation import compiled
 from experiments.config import Config
 from experiments.config.mesh import MeshPart
@@ -20,15 +22,12 @@ from experiments.data.text import TextBatch
 from experiments.data.tokenizers import CharacterTokenizer, Tokenizers, WordTokenizer
 from experiments.data.vocabulary import SPECIALS, Vocabulary
 from experiments.data.words import SPACED
+from experiments.learner import TrainState, make_steps
 from experiments.losses import TokenLosses
 from experiments.sharding import make_mesh, shardings
 from experiments.tasks.classification import Classification
 from experiments.tasks.language_model import LanguageModeling
 from experiments.tasks.translation import Translation
-from experiments.training import learner
-from experiments.training.digest import digests
-from experiments.training.session import fit_in
-from experiments.training.step import TrainState, make_steps
 from experiments.workdir import Workdir
 
 LETTERS = WordTokenizer(Vocabulary((*SPECIALS, *"abcdefgh")), SPACED)
@@ -143,7 +142,7 @@ def test_parts_of_a_batch_add_up_to_it_and_the_average_moves(parts, mesh, at_onc
         )
         close(parted.average, average)
     assert in_parts.train_step._cache_size() == 1  # the first state is sharded as the next ones are
-    used = parted.to_use().parameters
+    used = parted.with_ema().parameters
     jax.tree.map(np.testing.assert_array_equal, used, parted.average)
 
 
@@ -159,7 +158,7 @@ def test_two_devices_drop_the_same_and_share_the_state(shared):
     held = [leaf.addressable_shards[0].data.nbytes for leaf in jax.tree.leaves(ours.optimizer)]
     assert sum(held) < 0.51 * sum(leaf.nbytes for leaf in jax.tree.leaves(theirs.optimizer))
     evaluated = [
-        each.losses(state.to_use().parameters, [BATCH])
+        each.losses(state.with_ema().parameters, [BATCH])
         for each, state in ((sharded, ours), (shared, theirs))
     ]
     close(*evaluated)

@@ -33,7 +33,7 @@ from experiments.inference.sentence import read_sentence
 from experiments.tasks.language_model import LanguageModeling
 from experiments.tasks.masked_language_model import MaskedLanguageModeling
 from experiments.tasks.translation import Translation
-from experiments.training.session import restore
+from experiments.trained import restore
 from experiments.workdir import Workdir
 from tests.experiments.data.corpora import learn
 
