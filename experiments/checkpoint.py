@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial, reduce
 from pathlib import Path
 from textwrap import shorten
 from typing import Any, Self
@@ -39,14 +40,12 @@ class Progress:
         seconds: of training.
         losses: step and monitored loss of each evaluation.
         pending: the metrics of each step after the last row of `metrics.jsonl`.
-        skipped: number of steps in a row that were skipped.
         lengths: bytes of each file of the workdir that grows in training.
     """
 
     seconds: float = 0.0
     losses: list[tuple[int, float]] = field(default_factory=list)
     pending: list[dict[str, float]] = field(default_factory=list)
-    skipped: int = 0
     lengths: dict[str, int] = field(default_factory=dict)
 
 
@@ -67,7 +66,9 @@ class CheckpointWriter:
         logging.getLogger("asyncio").setLevel(logging.CRITICAL)
         warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
         # orbax keeps folders that a killed process had only just created, and then cannot save.
-        for unfinished in folder.glob("*.orbax-checkpoint-tmp*") if _is_first_process() else ():
+        for unfinished in (
+            folder.glob("*.orbax-checkpoint-tmp*") if jax.process_index() == 0 else ()
+        ):
             shutil.rmtree(unfinished)
         self._folder, self._policy = folder, _Newest(every, keep)
         options = ocp.CheckpointManagerOptions(preservation_policy=self._policy)
@@ -152,13 +153,8 @@ def read_newest(
 ) -> tuple[TrainState, Progress]:
     """Read the newest checkpoint that is not damaged.
 
-    Damaged ones after it are reported on standard error. A training in another process may save
-    and delete checkpoints meanwhile.
-
-    Args:
-        folder: of the checkpoints.
-        like: as in `read_checkpoint`.
-        set_aside: whether ".damaged" is appended to the names of damaged ones.
+    Damaged ones after it are reported on standard error, and with `set_aside` get a name that ends
+    in ".damaged". A training in another process may save and delete checkpoints meanwhile.
 
     Raises:
         UsageError: there is none, or all are damaged.
@@ -173,7 +169,7 @@ def read_newest(
         damaged = [step for step in failed if step > steps[-1]]  # the others were being deleted
         for step in damaged:
             print(f"{failed[step]}: the one of step {steps[-1]} is used", file=sys.stderr)
-            if set_aside and _is_first_process():
+            if set_aside and jax.process_index() == 0:
                 path = folder / f"{step}.damaged"
                 shutil.rmtree(path, ignore_errors=True)
                 (folder / str(step)).rename(path)
@@ -188,11 +184,8 @@ def read_newest(
 def read_checkpoint(folder: Path, step: int, like: TrainState) -> tuple[TrainState, Progress]:
     """Read the checkpoint of a step.
 
-    Args:
-        folder: of the checkpoints.
-        step: of the checkpoint.
-        like: a state of the same shapes, or its `jax.eval_shape`. The arrays are restored onto its
-            shardings, or onto the first device where it has none.
+    The arrays are restored onto the shardings of `like`, a state of the same shapes or its
+    `jax.eval_shape`, or onto the first device where it has none.
 
     Raises:
         UsageError: it is damaged or missing.
@@ -232,36 +225,26 @@ def mean_of_checkpoints(
     Args:
         folder: of the checkpoints.
         newest: state of the newest checkpoint, which is not read again.
-        number: of checkpoints; missing and damaged ones are reported on standard error.
+        number: of checkpoints; fewer are used, and reported on standard error, if some are missing.
         last: step of the last of them.
         every: the steps of the others are multiples of this.
 
     Raises:
-        UsageError: the last is missing or damaged, or the training has saved another checkpoint
-            meanwhile and deleted one of these.
+        UsageError: one cannot be read.
     """
-    if last != newest.step and last not in saved_steps(folder):
-        raise UsageError(
-            f"the checkpoint {folder / str(last)} is the best of its run, and is missing: train "
-            "again in another --workdir"
-        )
-    state = (newest if last == newest.step else read_checkpoint(folder, last, newest)[0]).with_ema()
     regular = [step for step in saved_steps(folder) if step < last and step % every == 0]
-    total, count = state.parameters, 1
-    for step in regular[len(regular) - (number - 1) :] if number > 1 else ():
-        try:
-            parameters = read_checkpoint(folder, step, newest)[0].with_ema().parameters
-        except UsageError as error:
-            if saved_steps(folder)[-1] > newest.step:
-                raise
-            print(f"{error}: the mean is of the others", file=sys.stderr)
-            continue
-        total, count = jax.tree.map(jnp.add, total, parameters), count + 1
-    if count < number:
-        print(f"the mean is of {count} and not of {number} checkpoints", file=sys.stderr)
-    if count == 1:
-        return state
-    return state._replace(parameters=jax.tree.map(lambda leaf: leaf / count, total))
+    steps = [last, *regular[::-1][: number - 1]]
+    states = [
+        newest if step == newest.step else read_checkpoint(folder, step, newest)[0]
+        for step in steps
+    ]
+    if len(states) < number:
+        print(f"the mean is of {len(states)} checkpoints, not of {number}", file=sys.stderr)
+    parameters = [state.with_ema().parameters for state in states]
+    if len(states) > 1:
+        total = reduce(partial(jax.tree.map, jnp.add), parameters)
+        parameters = [jax.tree.map(lambda leaf: leaf / len(states), total)]
+    return states[0]._replace(parameters=parameters[0])
 
 
 def digests(tree: Any) -> dict[str, str]:  # noqa: ANN401 - any pytree
@@ -308,10 +291,6 @@ def _weighted_sum(bits: np.ndarray, starts: list[int], shape: tuple[int, ...]) -
 def _with_sharding(leaf: Any) -> jax.ShapeDtypeStruct:  # noqa: ANN401 - an array or its shape
     sharding = getattr(leaf, "sharding", None) or SingleDeviceSharding(jax.local_devices()[0])
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
-
-
-def _is_first_process() -> bool:
-    return jax.process_index() == 0
 
 
 def _cause(error: Exception) -> str:

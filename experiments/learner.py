@@ -84,11 +84,8 @@ class Learner:
     ) -> None:
         """Prepare the training of a model.
 
-        Args:
-            make_model: builds it with its initial parameters.
-            loss_function: sums the losses of a batch; the auxiliary losses of the model are added
-                to the objective in training, and are reported by name.
-            config: `train`, `mesh`, `batch.microbatches`, `seed`.
+        The auxiliary losses of the model are added to the objective in training, and are reported
+        by name. Of the config, `train`, `mesh`, `batch.microbatches` and `seed` are used.
 
         Raises:
             UsageError: a model that cannot be made with these sizes, or a mesh that does not fit
@@ -231,10 +228,7 @@ class Learner:
         after = state._replace(step=state.step + 1, parameters=parameters, optimizer=moments)
         after = after._replace(ema=ema_update(after, train.ema))
         if train.skip_nonfinite:
-            is_finite = jnp.isfinite(metrics["loss"]) & jnp.isfinite(metrics["gradient_norm"])
-            skipped = skipped_step(state)
-            after = jax.tree.map(partial(jnp.where, is_finite), after, skipped)
-            metrics["skipped"] = 1 - is_finite.astype(jnp.float32)
+            metrics["skipped"] = moments.notfinite_count
         if requests is not None:
             metrics["requests"] = requests.any(axis=0)
         return after, metrics
@@ -263,17 +257,6 @@ def ema_update(state: TrainState, decay: float) -> nnx.State | None:
         return None
     keep = jnp.minimum(decay, state.step / (9 + state.step))
     return optax.incremental_update(state.parameters, state.ema, 1 - keep)
-
-
-def skipped_step(state: TrainState) -> TrainState:
-    """Return a state after a step that changed nothing; the learning rate follows the step."""
-
-    def is_schedule(path: Any, _: Any) -> bool:  # noqa: ANN401 - keys of any pytree
-        return getattr(path[-1], "tuple_name", "") == "ScaleByScheduleState"
-
-    step = state.step + 1
-    moments = optax.tree.set(state.optimizer, is_schedule, count=step)
-    return state._replace(step=step, optimizer=moments)
 
 
 def _with_shardings(shapes: TrainState, mesh: Mesh) -> TrainState:

@@ -4,7 +4,6 @@ import json
 import math
 import time
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Self
 
@@ -103,9 +102,8 @@ def mean_of_steps(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
         if name not in ("tokens", "skipped"):
             weights = None if name == "gradient_norm" else tokens
             row[name] = float(np.average([step[name] for step in used], weights=weights))
-    # Steps before or after a change of `train.skip_nonfinite` may lack it.
-    if skipped := [step["skipped"] for step in steps if "skipped" in step]:
-        row["skipped"] = sum(skipped)
+    if "skipped" in steps[0]:
+        row["skipped"] = sum(step["skipped"] > 0 for step in steps)
     return row | {"learning_rate": steps[-1]["learning_rate"]}
 
 
@@ -135,18 +133,14 @@ def speed(
 
 
 def start_wandb(project: str, folder: Path, config: dict[str, Any]) -> None:
-    """Send the TensorBoard events of a run to a project of Weights & Biases until Python ends."""
-    options = {"name": folder.name, "dir": str(folder), "config": config}
-    import_wandb().init(project=project, sync_tensorboard=True, **options)
-
-
-def import_wandb() -> Any:  # noqa: ANN401 - a module
-    """Import `wandb`.
+    """Send the TensorBoard events of a run to a project of Weights & Biases until Python ends.
 
     Raises:
-        UsageError: it is not installed.
+        UsageError: `wandb` is not installed.
     """
     try:
-        return import_module("wandb")
+        import wandb
     except ModuleNotFoundError as error:
         raise UsageError('--wandb needs an extra: pip install ".[wandb]"') from error
+    options = {"name": folder.name, "dir": str(folder), "config": config}
+    wandb.init(project=project, sync_tensorboard=True, **options)

@@ -39,13 +39,14 @@ def optimizer(config: TrainPart, parameters: nnx.State) -> optax.GradientTransfo
     """Adam with decoupled weight decay (Loshchilov and Hutter 2019) on clipped gradients.
 
     Without weight decay it is Adam (Kingma and Ba 2015). Biases, norms and embeddings do not decay
-    unless `config.decay_all`; the vector of a class token does.
+    unless `config.decay_all`; the vector of a class token does. With `config.skip_nonfinite`, a
+    gradient that is not finite changes nothing.
 
     Args:
         config: `config.train`.
         parameters: of the model, or their shapes.
     """
-    return optax.chain(
+    adam = optax.chain(
         optax.clip_by_global_norm(config.clip_norm),
         optax.adamw(
             schedule(config),
@@ -56,6 +57,7 @@ def optimizer(config: TrainPart, parameters: nnx.State) -> optax.GradientTransfo
             mask=None if config.decay_all else decaying(parameters),
         ),
     )
+    return optax.apply_if_finite(adam, config.skip_nonfinite) if config.skip_nonfinite else adam
 
 
 def decaying(parameters: nnx.State) -> nnx.State:

@@ -12,7 +12,7 @@ from experiments.analysis.curves import draw_runs
 from experiments.config import Config
 from experiments.errors import UsageError
 from experiments.files import write_whole
-from experiments.metrics import import_wandb, read_metrics
+from experiments.metrics import read_metrics
 from experiments.records import Record, Run, label_of, table, warn_skipped
 from experiments.registry import TASKS
 from experiments.results import NOT_SHOWN, SHOWN
@@ -88,8 +88,6 @@ def train_all(
     """
     if workdir.config.exists():
         raise UsageError(f"{workdir.path} is the workdir of a single run: choose another --workdir")
-    if wandb:
-        import_wandb()
     places = {name: Workdir(workdir.path / name) for name in runs}
     resolved = {}
     for name, run in runs.items():

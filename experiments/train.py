@@ -27,7 +27,6 @@ from experiments.interruption import Interruption
 from experiments.learner import TrainState
 from experiments.metrics import (
     Metrics,
-    import_wandb,
     mean_of_steps,
     read_metrics,
     speed,
@@ -41,7 +40,7 @@ from experiments.trained import Trained, best_step, chosen, has_ended, monitored
 from experiments.warm_start import parameters_to_start_from
 from experiments.workdir import Workdir
 
-ADVICE = "lower train.learning_rate or train.clip_norm in a new workdir"
+ADVICE = "in a new workdir, lower train.learning_rate or train.clip_norm, or set skip_nonfinite"
 WARM_UP, TRACED = 10, 5  # steps before the profiler trace, when programs are compiled, and in it
 
 
@@ -65,8 +64,6 @@ def train(
     Raises:
         UsageError: before anything is written: data, a model or a workdir that does not fit.
     """
-    if wandb:
-        import_wandb()
     print(f"reading the {config.data.name} data")
     task = TASKS[config.task].prepare(config, cache, workdir)
     for split in task.known_splits:
@@ -257,20 +254,18 @@ class Training:
         """Wait for the running step, and check its loss and gradient."""
         if self._running is None:
             return
-        values, progress = dict(jax.device_get(self._running)), self._progress
+        values = dict(jax.device_get(self._running))
         self._running = None
         if "requests" in values:
             self._requests = dict(zip(self._requests, values.pop("requests"), strict=True))
         step = {name: float(value) for name, value in values.items()}
-        progress.pending.append(step)
+        self._progress.pending.append(step)
         bad = [name for name in ("loss", "gradient_norm") if not math.isfinite(step[name])]
-        progress.skipped = progress.skipped + 1 if bad else 0
-        if bad and progress.skipped >= self._config.skip_nonfinite:
-            name, before = bad[0], progress.skipped - 1
-            skipped = f" after {before} skipped steps" if before else ""
+        is_skipped = 0 < step.get("skipped", 0) < self._config.skip_nonfinite
+        if bad and not is_skipped:
             raise FloatingPointError(
-                f"the {name.replace('_', ' ')} became {step[name]} in step {self.step:,}{skipped} (norm of the gradient {step['gradient_norm']:.3g}): {ADVICE}, or set "
-                "train.skip_nonfinite"
+                f"the {bad[0].replace('_', ' ')} became {step[bad[0]]} in step {self.step:,} (norm "
+                f"of the gradient {step['gradient_norm']:.3g}): {ADVICE}"
             )
 
     def _own_requests(self) -> dict[str, bool]:

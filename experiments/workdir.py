@@ -34,7 +34,6 @@ CHANGEABLE = (
     "train.sample_every",
     "train.checkpoint_every",
     "train.checkpoint_minutes",
-    "train.skip_nonfinite",
     *MESH,
 )
 # Fields of files that are read again, and their types.

@@ -7,8 +7,8 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from experiments.training import learner
 
+from experiments import learner
 from experiments.compilation import compiled
 from experiments.learner import TrainState
 
@@ -32,8 +32,7 @@ def drawn_state(shapes: TrainState) -> TrainState:
     return TrainState(
         step=np.int32(0),
         parameters=parameters,
-        average=None if shapes.average is None else parameters,
-        lr_scale=np.float32(1),
+        ema=None if shapes.ema is None else parameters,
         optimizer=jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes.optimizer),
         rng=jax.random.key(0),
     )
@@ -50,7 +49,7 @@ def drawn_initial_states() -> Iterator[None]:
     """
 
     def drawn(function, **options):
-        if function.__name__ != "make_state":
+        if function.__name__ != "_make_state":
             return compiled(function, **options)
         own = options["out_shardings"]
         # Leaves are copied, because the training step reuses their memory.
