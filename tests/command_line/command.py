@@ -6,10 +6,9 @@ from pathlib import Path
 
 import jax
 import pytest
-from experiments.training.loop import BEGINNING
 
 import run
-from experiments.checkpoint import Checkpoints
+from experiments.checkpoint import CheckpointWriter, Progress
 from experiments.config import Config
 from experiments.config_files import load_config
 from experiments.registry import TASKS
@@ -49,12 +48,11 @@ def make_untrained(place, name, folder=None, **changes):
     with in_repository(), drawn_initial_states():
         task = TASKS[config.task].prepare(Config.read(config.to_dict()), place / "cache")
         workdir.save_config(task.config)
-        workdir.save_fingerprints(
-            {split: task.splits[split].fingerprint for split in task.known_splits}
-        )
+        texts = {split: task.splits[split].fingerprint for split in task.known_splits}
+        workdir.save_fingerprints(texts)
         task.tokenizers.keep(workdir.path)
-        with Checkpoints(workdir.checkpoints) as checkpoints:
-            checkpoints.save(task.learner.initial_state(), {**BEGINNING})
+        with CheckpointWriter(workdir.checkpoints) as checkpoints:
+            checkpoints.save(task.learner.unpad(task.learner.initial_state()), Progress())
     return workdir.path
 
 
