@@ -8,7 +8,6 @@ import chex
 import jax
 import numpy as np
 import pytest
-from experiments.training.loop import BEGINNING
 
 import run
 from configs import benchmark_models
@@ -23,7 +22,7 @@ from experiments.benchmarks.models import (
 )
 from experiments.benchmarks.models.figure import Figure, Peer, Timed
 from experiments.benchmarks.record import as_json
-from experiments.checkpoint import Checkpoints
+from experiments.checkpoint import CheckpointWriter, Progress
 from experiments.compilation import compiled
 from experiments.config import Config
 from experiments.data.rows import EncodedPair
@@ -70,7 +69,7 @@ def test_cached_decoding_equals_recomputation(config):
 
 def test_scanned_and_unrolled_layers_are_the_same_model(config, monkeypatch):
     """And have the same initial parameters, of the program that a run has."""
-    monkeypatch.setattr("experiments.training.learner.compiled", compiled)
+    monkeypatch.setattr("experiments.learner.compiled", compiled)
     small = depth.language_model(config.depth)
     scanned, unrolled = depth.learner(small, 2), depth.learner(small, 2, scan=False)
     assert scanned.num_parameters == unrolled.num_parameters
@@ -214,8 +213,8 @@ def test_trial_loads_the_parameters_of_a_run(captions, tmp_path):
     task.tokenizers.keep(trained.path)
     state = task.learner.initial_state()
     state = state._replace(parameters=jax.tree.map(lambda leaf: 3 * leaf, state.parameters))
-    with Checkpoints(trained.checkpoints) as checkpoints:
-        checkpoints.save(state, {**BEGINNING})
+    with CheckpointWriter(trained.checkpoints) as checkpoints:
+        checkpoints.save(state, Progress())
     trial = translating.load_trial(captions, tmp_path)
     chex.assert_trees_all_equal(trial.parameters, state.parameters)
     assert trial.described == "by a trained model"
