@@ -6,43 +6,18 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
-from experiments.training import learner
 from flax import nnx
 
 from configs import char_lm
-from experiments import warm_start
+from experiments import learner, warm_start
 from experiments.compilation import compiled
 from experiments.config import Config
 from experiments.config.mesh import MeshPart
 from experiments.config_files import load_config
 from experiments.errors import UsageError
 from experiments.registry import TASKS
-from experiments.warm_start import matched, parameters_to_start_from
+from experiments.warm_start import parameters_to_start_from
 from experiments.workdir import Workdir
-
-
-def variables(**shapes):
-    return {tuple(name.split("_")): nnx.Param(np.ones(shape)) for name, shape in shapes.items()}
-
-
-def test_wanted_parameters_are_taken_and_others_ignored():
-    found = variables(a_b=(2, 3), c=(5,), head=(7,))
-    taken = matched(found, {("a", "b"): (2, 3), ("c",): (5,)}, "RUN")
-    assert {path: array.shape for path, array in taken.items()} == {
-        ("a", "b"): (2, 3),
-        ("c",): (5,),
-    }
-
-
-def test_parameters_that_differ_are_named():
-    wanted = {("a", "b"): (2, 4), ("d",): (5,), ("c",): (5,)}
-    with pytest.raises(UsageError) as refused:
-        matched(variables(a_b=(2, 3), c=(5,)), wanted, "RUN")
-    assert str(refused.value) == (
-        "the model of train.start_from=RUN is another one: a.b ((2, 3) there, (2, 4) here), "
-        "d (missing there, (5,) here) differ; train.start_except names parts that are not taken "
-        "from there"
-    )
 
 
 def task(tmp_path, **train):
@@ -81,11 +56,11 @@ def test_released_weights_replace_all_but_the_excepted_parts(tmp_path, monkeypat
         other = task(tmp_path, **options)
         state = other.learner.initial_state(parameters_to_start_from(other, tmp_path))
     expected = dict(nnx.to_flat_state(nnx.state(saved)))
-    for tree in (state.parameters, state.average):
+    for tree in (state.parameters, state.ema):
         for path, variable in nnx.to_flat_state(tree):
             same = np.array_equal(variable[...], expected[path][...])
             assert same == (path[0] != "embedding"), path
-    leaves = [*jax.tree.leaves(state.parameters), *jax.tree.leaves(state.average)]
+    leaves = [*jax.tree.leaves(state.parameters), *jax.tree.leaves(state.ema)]
     assert len({leaf.unsafe_buffer_pointer() for leaf in leaves}) == len(leaves)
 
 
