@@ -52,7 +52,7 @@ class Progress:
 class CheckpointWriter:
     """Writes the training states of a run in the background, and deletes old ones."""
 
-    def __init__(self, folder: Path, *, every: int = 1, keep: int = 2) -> None:
+    def __init__(self, folder: Path, every: int = 1, keep: int = 2) -> None:
         """Open a folder of checkpoints, and remove what a kill left of a save.
 
         Args:
@@ -124,8 +124,11 @@ class CheckpointWriter:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Close; a save is waited for."""
-        self._manager.close()
+        """Wait for a save, and close."""
+        try:
+            self.wait()
+        finally:
+            self._manager.close()
 
 
 class _Newest(ocp.checkpoint_managers.PreservationPolicy):

@@ -17,7 +17,7 @@ from experiments.records import Record, Run, label_of, table, warn_skipped
 from experiments.registry import TASKS
 from experiments.results import NOT_SHOWN, SHOWN
 from experiments.train import train
-from experiments.trained import best_step, has_ended, monitored_loss
+from experiments.trained import best_step, is_finished, monitored_loss
 from experiments.workdir import Workdir
 
 
@@ -99,7 +99,7 @@ def train_all(
         resolved[name] = task.config  # with the steps of a duration
     for name, run in resolved.items():
         places[name].save_config(run)
-    waiting = [name for name, run in resolved.items() if not is_measured(run, places[name])]
+    waiting = [name for name, run in resolved.items() if not has_ended(run, places[name])]
     print(f"{len(waiting)} of {len(runs)} runs have not reached their end")
     for name in waiting:
         print(f"== {name}")
@@ -108,14 +108,14 @@ def train_all(
         except FloatingPointError as error:  # the others are trained all the same
             warn_skipped(name, error)
         jax.clear_caches()  # or programs of all runs stay in memory
-    ended = {name: place for name, place in places.items() if is_measured(resolved[name], place)}
+    ended = {name: place for name, place in places.items() if has_ended(resolved[name], place)}
     if not ended:
         raise UsageError(f"none of the runs in {workdir.path} reached its end")
     return ended
 
 
-def is_measured(config: Config, workdir: Workdir) -> bool:
-    """Return whether a run has ended, and its best state was measured."""
+def has_ended(config: Config, workdir: Workdir) -> bool:
+    """Return whether a run was trained to its last step, or to the end of its patience."""
     if not workdir.results.exists():
         return False
     results, train = workdir.load_results(), config.train
@@ -128,7 +128,7 @@ def is_measured(config: Config, workdir: Workdir) -> bool:
     ]
     if not losses:
         return False
-    return has_ended(losses[-1][0], losses, train) and results["step"] == best_step(losses)
+    return is_finished(losses[-1][0], losses, train) and results["step"] == best_step(losses)
 
 
 def score_rows(records: Sequence[Record]) -> list[dict[str, str]]:

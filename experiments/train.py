@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ from experiments.origin import origin
 from experiments.processes import any_process, check_same, flags_array
 from experiments.registry import TASKS
 from experiments.results import results_so_far
-from experiments.trained import Trained, best_step, chosen, has_ended, monitored_loss
+from experiments.trained import Trained, best_step, chosen, is_finished, monitored_loss
 from experiments.warm_start import parameters_to_start_from
 from experiments.workdir import Workdir
 
@@ -128,27 +129,25 @@ def fit(
         else:
             check_nothing_lost(workdir, config)
             state, progress = learner.initial_state(parameters), Progress()
-        if not has_ended(int(state.step), progress.losses, config):
+        if not is_finished(int(state.step), progress.losses, config):
             workdir.add_start(origin())
             if wandb and jax.process_index() == 0:
                 start_wandb(wandb, workdir.path, task.config.to_dict())
         workdir.truncate(progress.lengths)
-        if profile and config.steps - int(state.step) < WARM_UP + TRACED:
-            left = config.steps - int(state.step)
+        left = config.steps - int(state.step)
+        if profile and left < WARM_UP + TRACED:
             raise UsageError(
                 f"--profile needs {WARM_UP + TRACED} more steps, and the run has {left}"
             )
         with (
             Metrics(workdir.path, step=int(state.step)) as metrics,
+            # `patience` checkpoints are after the best one.
             CheckpointWriter(
-                workdir.checkpoints,
-                every=config.checkpoint_interval,
-                keep=config.average + config.patience,  # `patience` of them are after the best
+                workdir.checkpoints, config.checkpoint_interval, config.average + config.patience
             ) as checkpoints,
         ):
             training = Training(task, workdir, metrics, checkpoints, stop, state, progress)
             training.run(batches, profile=profile)
-            checkpoints.wait()
         trained = chosen(workdir, learner.unpad(training.state), progress, config)
     if any_process(stop.requested):
         raise Stopped.at(training.step, config.steps)
@@ -173,31 +172,30 @@ def check_nothing_lost(workdir: Workdir, train: TrainPart) -> None:
         )
 
 
+@dataclass
 class Training:
-    """A training between two steps.
+    """A training between two steps, with what it writes to.
 
     Attributes:
+        task: as in `fit`.
         state: of the training.
-        step: number of steps taken.
+        progress: of the training, which is updated.
     """
 
-    def __init__(
-        self,
-        task: Any,  # noqa: ANN401 - as in `fit`
-        workdir: Workdir,
-        metrics: Metrics,
-        checkpoints: CheckpointWriter,
-        stop: Interruption,
-        state: TrainState,
-        progress: Progress,
-    ) -> None:
-        """Continue from a state and its progress, which is updated."""
-        self.state, self.step, self._progress = state, int(state.step), progress
-        self._task, self._config, self._learner = task, task.config.train, task.learner
-        self._workdir, self._metrics, self._checkpoints = workdir, metrics, checkpoints
-        self._stop, self._running = stop, None
+    task: Any
+    workdir: Workdir
+    metrics: Metrics
+    checkpoints: CheckpointWriter
+    stop: Interruption
+    state: TrainState
+    progress: Progress
+
+    def __post_init__(self) -> None:
+        """Start the clocks."""
+        self.step, self._running = int(self.state.step), None
+        self.config, self.learner = self.task.config.train, self.task.learner
         self._requests = {"save": False, "stop": False}
-        self._started = time.perf_counter() - progress.seconds
+        self._started = time.perf_counter() - self.progress.seconds
         self._saved_at = time.monotonic()
         self._row_began, self._row_steps = time.perf_counter(), 0  # of the next row of metrics
 
@@ -209,14 +207,14 @@ class Training:
             FloatingPointError: a loss or a gradient that is not finite; earlier checkpoints stay.
             Stopped: by a signal, after the state was saved.
         """
-        config, losses = self._config, self._progress.losses
-        read_batch, first = self._learner.batch_reader(batches), self.step
+        config, losses = self.config, self.progress.losses
+        read_batch, first = self.learner.batch_reader(batches), self.step
         options = {"unit": "step", "mininterval": 0.5, "disable": jax.process_index() > 0}
         with tqdm(total=config.steps, initial=self.step, **options) as bar:
             if not losses and config.monitor not in MONITORED:
                 # An unknown name ends the run before its first step.
-                monitored_loss(self._task.validate(self._learner.eval_state(self.state)), config)
-            while not has_ended(self.step, losses, config):
+                monitored_loss(self.task.validate(self.learner.eval_state(self.state)), config)
+            while not is_finished(self.step, losses, config):
                 batch, _ = read_batch(self.step)
                 self._take_step(batch)
                 bar.update()
@@ -243,8 +241,8 @@ class Training:
         """Start a step, and wait for the one before: the loop is one step ahead of the device."""
         requests = None
         if jax.process_count() > 1:
-            requests = flags_array([*self._own_requests().values()], self._learner.mesh)
-        self.state, measured = self._learner.train_step(self.state, batch, requests)
+            requests = flags_array([*self._own_requests().values()], self.learner.mesh)
+        self.state, measured = self.learner.train_step(self.state, batch, requests)
         self._wait_for_step()
         self._running = measured
         self.step += 1
@@ -259,9 +257,9 @@ class Training:
         if "requests" in values:
             self._requests = dict(zip(self._requests, values.pop("requests"), strict=True))
         step = {name: float(value) for name, value in values.items()}
-        self._progress.pending.append(step)
+        self.progress.pending.append(step)
         bad = [name for name in ("loss", "gradient_norm") if not math.isfinite(step[name])]
-        is_skipped = 0 < step.get("skipped", 0) < self._config.skip_nonfinite
+        is_skipped = 0 < step.get("skipped", 0) < self.config.skip_nonfinite
         if bad and not is_skipped:
             raise FloatingPointError(
                 f"the {bad[0].replace('_', ' ')} became {step[bad[0]]} in step {self.step:,} (norm "
@@ -271,11 +269,11 @@ class Training:
     def _own_requests(self) -> dict[str, bool]:
         """Return whether this process asks for a checkpoint, and whether for a stop."""
         minutes = (time.monotonic() - self._saved_at) / 60
-        is_due = 0 < self._config.checkpoint_minutes <= minutes
-        return {"save": is_due, "stop": self._stop.requested}
+        is_due = 0 < self.config.checkpoint_minutes <= minutes
+        return {"save": is_due, "stop": self.stop.requested}
 
     def _is_due(self, interval: int) -> bool:
-        return self.step % interval == 0 or self.step == self._config.steps
+        return self.step % interval == 0 or self.step == self.config.steps
 
     @contextmanager
     def _pause(self) -> Iterator[None]:
@@ -288,13 +286,13 @@ class Training:
     def _write_row(self) -> str:
         """Write means over the steps since the last row, and return them in a few words."""
         self._wait_for_step()
-        pending, seconds = self._progress.pending, time.perf_counter() - self._row_began
+        pending, seconds = self.progress.pending, time.perf_counter() - self._row_began
         row = mean_of_steps(pending)
         devices = [*self.state.step.devices()]
         timed = pending[-self._row_steps :]  # without those before the run was resumed
-        timing = speed(timed, seconds, self._learner.num_parameters, devices)
-        self._metrics.write(self.step, "train", row)
-        self._metrics.write_timing(self.step, timing)
+        timing = speed(timed, seconds, self.learner.num_parameters, devices)
+        self.metrics.write(self.step, "train", row)
+        self.metrics.write_timing(self.step, timing)
         pending.clear()
         self._row_began, self._row_steps = time.perf_counter(), 0
         return f"loss {row['loss']:.3f}, {timing['tokens_per_second']:,.0f} tokens/s"
@@ -302,31 +300,31 @@ class Training:
     def _evaluate(self) -> None:
         """Measure the validation split."""
         with self._pause():
-            measured = self._task.validate(self._learner.eval_state(self.state))
-        loss = monitored_loss(measured, self._config)
-        for name, value in {"loss": measured["loss"], self._config.monitor: loss}.items():
+            measured = self.task.validate(self.learner.eval_state(self.state))
+        loss = monitored_loss(measured, self.config)
+        for name, value in {"loss": measured["loss"], self.config.monitor: loss}.items():
             if not math.isfinite(value):
                 raise FloatingPointError(
                     f"the validation {name} became {value} at step {self.step:,}: {ADVICE}"
                 )
-        self._progress.losses.append((self.step, loss))
-        self._metrics.write(self.step, "validation", measured)
+        self.progress.losses.append((self.step, loss))
+        self.metrics.write(self.step, "validation", measured)
 
     def _sample(self) -> str:
         """Show what the model can do, and append it to the file of samples."""
         with self._pause():
-            text = self._task.sample(self._learner.eval_state(self.state))
+            text = self.task.sample(self.learner.eval_state(self.state))
         text = f"step {self.step}\n{text}"
-        append(self._workdir.samples, text + "\n")
+        append(self.workdir.samples, text + "\n")
         return text
 
     def _save(self) -> None:
         with self._pause():  # a step that is not finite has no checkpoint
-            progress = self._progress
+            progress = self.progress
             progress.seconds = time.perf_counter() - self._started
-            progress.lengths = self._workdir.lengths()
-            best = best_step(progress.losses) if self._config.patience and progress.losses else None
-            self._checkpoints.save(self._learner.unpad(self.state), progress, best)
+            progress.lengths = self.workdir.lengths()
+            best = best_step(progress.losses) if self.config.patience and progress.losses else None
+            self.checkpoints.save(self.learner.unpad(self.state), progress, best)
         self._saved_at = time.monotonic()
         self._requests["save"] = False
 
@@ -335,6 +333,6 @@ class Training:
         if steps in (WARM_UP, WARM_UP + TRACED):
             jax.block_until_ready(self.state)
             if steps == WARM_UP:
-                jax.profiler.start_trace(str(self._workdir.path / "profile"))
+                jax.profiler.start_trace(str(self.workdir.path / "profile"))
             else:
                 jax.profiler.stop_trace()

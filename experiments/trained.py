@@ -70,10 +70,10 @@ def chosen(workdir: Workdir, newest: TrainState, progress: Progress, train: Trai
     last = best_step(losses) if train.patience and losses else int(newest.step)
     number = min(train.average, math.ceil(last / every))
     state = mean_of_checkpoints(workdir.checkpoints, newest, number=number, last=last, every=every)
-    return Trained(state, progress.seconds, has_ended(int(newest.step), losses, train))
+    return Trained(state, progress.seconds, is_finished(int(newest.step), losses, train))
 
 
-def has_ended(step: int, losses: Losses, train: TrainPart) -> bool:
+def is_finished(step: int, losses: Losses, train: TrainPart) -> bool:
     """Return whether the last step is done, or `train.patience` evaluations came after the best."""
     since = sum(later > best_step(losses) for later, _ in losses)
     return step >= train.steps or 0 < train.patience <= since

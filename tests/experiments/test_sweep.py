@@ -231,7 +231,6 @@ def test_each_run_of_a_sweep_takes_the_project_of_weights_and_biases(tmp_path, m
         write_results(workdir, 0.5)
 
     monkeypatch.setattr(sweep, "train", train)
-    monkeypatch.setattr(sweep, "import_wandb", lambda: None)
     given = command("--seeds=0,1", "--wandb=digits", f"--workdir={tmp_path / 'sweep'}")
     run(given._replace(cache=tmp_path), read_runs(given.runs))
     assert projects == ["digits", "digits"]

@@ -290,6 +290,13 @@ def test_deleted_checkpoints_are_not_trained_again(runs, unbroken):
     assert (runs.folder / "deleted" / "metrics.jsonl").read_bytes() == before
 
 
+def test_run_killed_before_its_first_checkpoint_may_save_more_often(runs, unbroken):
+    with pytest.raises(KeyboardInterrupt):
+        runs.fit("killed_early", Batches(at=4, event=killed))
+    trained = runs.fit("killed_early", checkpoint_every=2)
+    assert trained.ended and saved_steps(runs.folder / "killed_early" / "checkpoints") == [10, 12]
+
+
 def test_damaged_checkpoint_is_set_aside_and_the_run_continues(runs, unbroken, capsys):
     shutil.copytree(runs.folder / "unbroken", runs.folder / "damaged")
     folder = runs.folder / "damaged" / "checkpoints"
