@@ -13,7 +13,7 @@ from experiments.registry import TASKS
 from experiments.results import deciding, report, results_so_far
 from experiments.scores import paired_bootstrap
 from experiments.tasks.task import Task
-from experiments.training.session import Trained, restore
+from experiments.trained import Trained, restore
 from experiments.workdir import Workdir
 
 
@@ -59,15 +59,15 @@ def label_splits(task: Task, workdir: Workdir, names: Sequence[str]) -> dict[str
     Raises:
         UsageError: another text in the place of that of the run.
     """
-    known, labels = workdir.load_texts(), {}
+    known, labels = workdir.load_fingerprints(), {}
     texts = {name: task.splits[name].fingerprint for name in names}
     for name, text in texts.items():
         changes = settings(task, workdir, name)
         if not any(field.startswith("data.") for field in changes):
-            workdir.check_texts({name: text})
+            workdir.check_fingerprints({name: text})
         label = _label(name, changes)
         labels[name] = label if known.get(label, text) == text else f"{label}-{text[:6]}"
-    workdir.keep_texts({labels[name]: text for name, text in texts.items()})
+    workdir.save_fingerprints({labels[name]: text for name, text in texts.items()})
     return labels
 
 
@@ -78,7 +78,7 @@ def settings(task: Task, workdir: Workdir, split: str) -> dict[str, Any]:
         for tree in (workdir.load_config().to_dict(), task.config.to_dict())
     )
     text = task.splits[split].fingerprint
-    if workdir.load_texts().get(split, text) == text:  # it may have moved
+    if workdir.load_fingerprints().get(split, text) == text:  # it may have moved
         there["data"] = here["data"]
     others, values = {*task.known_splits} - {split}, flat(here)
     changed = differences(there, here)
@@ -116,9 +116,9 @@ def other_translations(
         raise UsageError(f"--against needs another run than {workdir.path} itself")
     score = "tok_bleu" if getattr(task.config.data, "tokenized", False) else "bleu"
     config, splits = theirs.load_config().to_dict(), theirs.load_results()["splits"]
-    texts, others = workdir.load_texts(), {}
+    texts, others = workdir.load_fingerprints(), {}
     for split, label in labels.items():
-        same = [name for name, text in theirs.load_texts().items() if text == texts[label]]
+        same = [name for name, text in theirs.load_fingerprints().items() if text == texts[label]]
         name = next((name for name in (label, *same) if score in splits.get(name, {})), "")
         if name not in same:
             raise UsageError(
@@ -175,7 +175,7 @@ def measure(
             p = paired_bootstrap(theirs, answers, references, tokenized=tokenized)
             scores[label]["against"] = {**others[label], "p": p}
     for label, answers in rows.items():  # after all are measured, together with their scores
-        workdir.keep_hypotheses(label, answers)
+        workdir.save_hypotheses(label, answers)
     about = {
         "step": int(trained.state.step),
         "ended": trained.ended,

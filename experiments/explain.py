@@ -30,12 +30,12 @@ from experiments.config.mesh import MeshPart
 from experiments.data.examples import SentencePair
 from experiments.errors import UsageError, as_usage_errors, one_of
 from experiments.files import read_lines, write_whole
+from experiments.learner import TrainState
 from experiments.origin import origin
 from experiments.registry import TASKS
 from experiments.tasks.task import Task
 from experiments.tasks.translation import Translation
-from experiments.training.session import restore
-from experiments.training.step import TrainState
+from experiments.trained import restore
 from experiments.workdir import Workdir
 
 VALIDATION = "validation"

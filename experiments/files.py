@@ -1,15 +1,22 @@
-"""Atomic writes of files, and errors that name the file."""
+"""Atomic writes of files, errors that name the file, and JSON with checked fields."""
 
+import json
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from reprlib import repr as brief
+from types import UnionType
+from typing import Any
 from uuid import uuid4
+
+from experiments.errors import UsageError
 
 PART = ".part"  # ends the name of a file or folder while it is written
 WEEK = 7 * 24 * 60 * 60
+Fields = Mapping[str, type | UnionType]  # None is allowed for a field that may be absent
 
 
 @contextmanager
@@ -55,8 +62,8 @@ def split_lines(text: str) -> list[str]:
 
 def publish(part: Path, path: Path) -> None:
     """Rename a file, or a folder of files, whose content is then on the disk."""
-    for each in part.iterdir() if part.is_dir() else [part]:
-        with each.open("rb+") as file:
+    for written in part.iterdir() if part.is_dir() else [part]:
+        with written.open("rb+") as file:
             os.fsync(file.fileno())
     part.replace(path)
 
@@ -67,16 +74,48 @@ def append(path: Path, text: str) -> None:
         file.write(text)
 
 
-def cut(path: Path, length: int) -> None:
-    """Drop what was appended to a file after it had so many bytes."""
-    if path.exists() and path.stat().st_size > length:
-        with named_errors(path):
-            os.truncate(path, length)
-
-
 def remove_abandoned(folder: Path) -> None:
     """Remove what was not written to its end a week ago or earlier."""
     for part in folder.glob(f"*{PART}"):
         with suppress(FileNotFoundError):  # another process has ended writing it
             if time.time() - part.stat().st_mtime > WEEK:
                 shutil.rmtree(part) if part.is_dir() else part.unlink()
+
+
+def read_json(path: Path, fields: Fields) -> dict[str, Any]:
+    """Read the object in a file, and check the types of its fields.
+
+    Raises:
+        UsageError: it is damaged.
+    """
+    return _object(_text(path), fields, path)
+
+
+def read_json_lines(path: Path, fields: Fields) -> list[dict[str, Any]]:
+    """Read the objects in a file, one a line, without a last line that a kill cut short.
+
+    Raises:
+        UsageError: another line is damaged.
+    """
+    lines = enumerate(_text(path).split("\n")[:-1], start=1)
+    return [_object(line, fields, f"{path}, line {number}") for number, line in lines]
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}") from error
+
+
+def _object(text: str, fields: Fields, name: object) -> dict[str, Any]:
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{name} cannot be read: {error}") from error
+    if not isinstance(content, dict):
+        raise UsageError(f"{name} cannot be read: it is {brief(content)}")
+    for key, kind in fields.items():
+        if not isinstance(content.get(key), kind):
+            raise UsageError(f"{name} cannot be read: its {key} is {brief(content.get(key))}")
+    return content

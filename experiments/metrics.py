@@ -1,22 +1,34 @@
-"""Measurements of a run: JSON lines and TensorBoard events."""
+"""Measurements of a run: JSON lines, TensorBoard events, and means of steps."""
 
 import json
 import math
 import time
-from collections.abc import Mapping
-from importlib import import_module
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+import jax
+import numpy as np
 from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.summary import scalar
 
+from experiments.devices import peak_memory
 from experiments.errors import UsageError
-from experiments.files import append, named_errors
-from experiments.json_files import read_json_lines
+from experiments.files import append, named_errors, read_json_lines
 
 METRICS, TIMING = "metrics.jsonl", "timing.jsonl"
+# Dense bfloat16 FLOP/s of a device, by the beginning of its name.
+PEAKS = {
+    "NVIDIA A100": 312e12,
+    "NVIDIA H100": 989e12,
+    "NVIDIA H100 PCIe": 756e12,
+    "NVIDIA H200": 989e12,
+    "TPU v4": 275e12,
+    "TPU v5 lite": 197e12,
+    "TPU v5": 459e12,
+    "TPU v6 lite": 918e12,
+}
 
 
 class Metrics:
@@ -27,20 +39,15 @@ class Metrics:
     """
 
     def __init__(self, directory: Path, *, step: int) -> None:
-        """Open the files of a run.
-
-        Args:
-            directory: the workdir.
-            step: newest step of the run; TensorBoard drops later ones.
-        """
+        """Open the files of a workdir; TensorBoard drops events after `step`."""
         self._directory = directory
         # Events are written by this thread, not by that of a `SummaryWriter`: if it ends, as on a
         # full disk, its queue blocks the training.
-        folder = directory / "tensorboard"
-        folder.mkdir(exist_ok=True)
-        self._events, self._events_path = EventsWriter(str(folder / "events")), folder
+        self._tensorboard = directory / "tensorboard"
+        self._tensorboard.mkdir(exist_ok=True)
+        self._events = EventsWriter(str(self._tensorboard / "events"))
         start = SessionLog(status=SessionLog.START)
-        self._events.write_event(Event(step=step + 1, session_log=start))  # drops later steps
+        self._events.write_event(Event(step=step + 1, session_log=start))
         self._events.flush()
 
     def write(self, step: int, split: str, values: Mapping[str, float]) -> None:
@@ -56,13 +63,12 @@ class Metrics:
     ) -> None:
         values = {name: float(value) for name, value in values.items()}
         append(self._directory / name, json.dumps({**row, **values}) + "\n")
-        with named_errors(self._events_path):
+        with named_errors(self._tensorboard):
             for label, value in values.items():
-                if not math.isfinite(value):
-                    continue  # tensorboardX would log a warning
-                event = Event(wall_time=time.time(), step=row["step"])
-                event.summary.CopyFrom(scalar(f"{group}/{label}", value))
-                self._events.write_event(event)
+                if math.isfinite(value):  # tensorboardX would log a warning
+                    event = Event(wall_time=time.time(), step=row["step"])
+                    event.summary.CopyFrom(scalar(f"{group}/{label}", value))
+                    self._events.write_event(event)
             self._events.flush()
 
     def __enter__(self) -> Self:
@@ -70,7 +76,7 @@ class Metrics:
 
     def __exit__(self, *exception: object) -> None:
         """Close the events."""
-        with named_errors(self._events_path):
+        with named_errors(self._tensorboard):
             self._events.close()
 
 
@@ -84,24 +90,57 @@ def read_metrics(directory: Path) -> list[dict]:
     return read_json_lines(path, {"step": int, "split": str}) if path.exists() else []
 
 
-def import_wandb() -> Any:  # noqa: ANN401 - a module
-    """Import `wandb`.
+def mean_of_steps(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return means over tokens, the gradient norm over steps, and the last learning rate.
 
-    Raises:
-        UsageError: it is not installed.
+    Skipped steps are counted and belong to no mean, unless all were skipped.
     """
-    try:
-        return import_module("wandb")
-    except ModuleNotFoundError as error:
-        raise UsageError('--wandb needs an extra: pip install ".[wandb]"') from error
+    used = [step for step in steps if not step.get("skipped")] or steps
+    tokens = np.maximum([step["tokens"] for step in used], 1e-9)  # a batch may have none
+    row = {}
+    for name in used[0]:
+        if name not in ("tokens", "skipped"):
+            weights = None if name == "gradient_norm" else tokens
+            row[name] = float(np.average([step[name] for step in used], weights=weights))
+    if "skipped" in steps[0]:
+        row["skipped"] = sum(step["skipped"] > 0 for step in steps)
+    return row | {"learning_rate": steps[-1]["learning_rate"]}
+
+
+def speed(
+    steps: Sequence[Mapping[str, float]],
+    seconds: float,
+    num_parameters: int,
+    devices: Sequence[jax.Device],
+) -> dict[str, float]:
+    """Return the speed of some steps, and the peak memory of the process so far.
+
+    FLOPs are 6 for each parameter and token of the loss: without attention products, and of an
+    encoder as if its texts were as long as those of the decoder.
+    """
+    tokens_per_second = sum(step["tokens"] for step in steps) / seconds
+    row = {
+        "tokens_per_second": tokens_per_second,
+        "steps_per_second": len(steps) / seconds,
+        "flops_per_second": 6 * num_parameters * tokens_per_second,
+        "peak_memory_bytes": peak_memory(),
+    }
+    kind = devices[0].device_kind
+    if names := [name for name in PEAKS if kind.startswith(name)]:
+        peak = PEAKS[max(names, key=len)] * len(devices)
+        row["model_flop_utilization"] = row["flops_per_second"] / peak
+    return row
 
 
 def start_wandb(project: str, folder: Path, config: dict[str, Any]) -> None:
-    """Send the TensorBoard events of a run to a project of Weights & Biases until Python ends."""
-    import_wandb().init(
-        project=project,
-        name=folder.name,
-        dir=str(folder),
-        config=config,
-        sync_tensorboard=True,
-    )
+    """Send the TensorBoard events of a run to a project of Weights & Biases until Python ends.
+
+    Raises:
+        UsageError: `wandb` is not installed.
+    """
+    try:
+        import wandb
+    except ModuleNotFoundError as error:
+        raise UsageError('--wandb needs an extra: pip install ".[wandb]"') from error
+    options = {"name": folder.name, "dir": str(folder), "config": config}
+    wandb.init(project=project, sync_tensorboard=True, **options)

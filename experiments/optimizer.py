@@ -36,9 +36,10 @@ def optimizer(config: TrainPart, parameters: nnx.State) -> optax.GradientTransfo
     """Adam with decoupled weight decay (Loshchilov and Hutter 2019) on clipped gradients.
 
     Without weight decay it is Adam (Kingma and Ba 2015). Biases, norms and embeddings do not decay
-    unless `config.decay_all`; the vector of a class token does. Parameters may be shapes.
+    unless `config.decay_all`; the vector of a class token does. With `config.skip_nonfinite`, a
+    gradient that is not finite changes nothing. Parameters may be shapes.
     """
-    return optax.chain(
+    adam = optax.chain(
         optax.clip_by_global_norm(config.clip_norm),
         optax.adamw(
             schedule(config),
@@ -49,6 +50,7 @@ def optimizer(config: TrainPart, parameters: nnx.State) -> optax.GradientTransfo
             mask=None if config.decay_all else decaying(parameters),
         ),
     )
+    return optax.apply_if_finite(adam, config.skip_nonfinite) if config.skip_nonfinite else adam
 
 
 def decaying(parameters: nnx.State) -> nnx.State:

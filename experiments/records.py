@@ -7,7 +7,7 @@ from statistics import mean, stdev
 from typing import Any, NamedTuple
 
 from experiments.errors import UsageError
-from experiments.json_files import read_json
+from experiments.files import read_json
 from experiments.metrics import read_metrics
 from experiments.results import NOT_SHOWN, SHOWN
 from experiments.workdir import Workdir

@@ -11,11 +11,16 @@ from experiments.analysis.figures import draw_runs
 from experiments.config import Config
 from experiments.errors import UsageError
 from experiments.files import write_whole
-from experiments.metrics import import_wandb, read_metrics
-from experiments.records import Run, group_name, markdown_table, score_rows
+from experiments.metrics import read_metrics
+from experiments.records import (
+    Run,
+    group_name,
+    markdown_table,
+    score_rows,
+)
 from experiments.registry import TASKS
 from experiments.train import train
-from experiments.training.plateau import best_step, monitored_loss, out_of_patience
+from experiments.trained import best_step, is_finished, monitored_loss
 from experiments.workdir import Workdir
 
 
@@ -65,8 +70,6 @@ def train_all(
     """
     if workdir.config.exists():
         raise UsageError(f"{workdir.path} is the workdir of a single run: choose another --workdir")
-    if wandb:
-        import_wandb()
     places = {name: Workdir(workdir.path / name) for name in runs}
     resolved = {}
     for name, run in runs.items():
@@ -77,7 +80,7 @@ def train_all(
             raise UsageError(f"{name}: {error}") from error
         resolved[name] = task.config  # with the steps of a duration
     for name, run in resolved.items():
-        places[name].claim(run)
+        places[name].save_config(run)
     waiting = [name for name, run in resolved.items() if not has_ended(run, places[name])]
     print(f"{len(waiting)} of {len(runs)} runs have not reached their end")
     for name in waiting:
@@ -107,5 +110,4 @@ def has_ended(config: Config, workdir: Workdir) -> bool:
     ]
     if not losses:
         return False
-    is_done = losses[-1][0] >= train.steps or out_of_patience(losses, train.patience)
-    return is_done and results["step"] == best_step(losses)
+    return is_finished(losses[-1][0], losses, train) and results["step"] == best_step(losses)

@@ -12,7 +12,7 @@ from experiments.config.mesh import MeshPart
 from experiments.errors import UsageError, as_usage_errors
 from experiments.registry import TASKS
 from experiments.tasks.task import Task
-from experiments.training.session import restore
+from experiments.trained import restore
 from experiments.workdir import Workdir
 
 MOST_NAMED = 3  # parameters that do not match
@@ -22,50 +22,33 @@ Parameters = dict[tuple[Any, ...], Any]  # arrays by their path in a model
 def parameters_to_start_from(task: Task, cache: Path) -> Parameters:
     """Return the parameters in the folder `train.start_from`, without those of `start_except`.
 
-    Args:
-        task: what is trained.
-        cache: folder of generated data.
-
     Raises:
-        UsageError: a folder without a trained model, or a model of another shape.
+        UsageError: a folder without a trained model, or a model of another shape; it names the
+            first parameters that differ.
     """
     train = task.config.train
     if not train.start_from:
         return {}
-    found = dict(nnx.to_flat_state(_load(Path(train.start_from), cache, task.config.mesh)))
-    wanted = {
+    there = dict(nnx.to_flat_state(_load(Path(train.start_from), cache, task.config.mesh)))
+    here = {
         path: variable.shape
         for path, variable in nnx.to_flat_state(task.learner.abstract_state.parameters)
         if not is_within(_name(path), train.start_except)
     }
-    return matched(found, wanted, train.start_from)
-
-
-def matched(found: Parameters, wanted: Parameters, folder: str) -> Parameters:
-    """Return the wanted parameters among those that were found.
-
-    Args:
-        found: variables by path.
-        wanted: shapes by path.
-        folder: of the parameters, for the error.
-
-    Raises:
-        UsageError: some are missing or have another shape; it names the first ones.
-    """
     differing = [
-        f"{_name(path)} ({found[path].shape if path in found else 'missing'} there, {shape} here)"
-        for path, shape in wanted.items()
-        if path not in found or found[path].shape != shape
+        f"{_name(path)} ({there[path].shape if path in there else 'missing'} there, {shape} here)"
+        for path, shape in here.items()
+        if path not in there or there[path].shape != shape
     ]
     if differing:
         more = len(differing) - MOST_NAMED
         raise UsageError(
-            f"the model of train.start_from={folder} is another one: "
+            f"the model of train.start_from={train.start_from} is another one: "
             + ", ".join(differing[:MOST_NAMED])
             + (f" and {more} more parameters differ" if more > 0 else " differ")
             + "; train.start_except names parts that are not taken from there"
         )
-    return {path: found[path][...] for path in wanted}
+    return {path: there[path][...] for path in here}
 
 
 def _name(path: tuple[Any, ...]) -> str:

@@ -19,8 +19,7 @@ from experiments.config.differences import differences, flat, in_lines, is_withi
 from experiments.config.flags import as_config_dict
 from experiments.config.mesh import MeshPart
 from experiments.errors import UsageError
-from experiments.files import PART, append, cut, write_whole
-from experiments.json_files import read_json, read_json_lines
+from experiments.files import PART, append, named_errors, read_json, read_json_lines, write_whole
 from experiments.plugin import is_imported
 from experiments.registry import TASKS
 
@@ -35,7 +34,6 @@ CHANGEABLE = (
     "train.sample_every",
     "train.checkpoint_every",
     "train.checkpoint_minutes",
-    "train.skip_nonfinite",
     *MESH,
 )
 # Fields of files that are read again, and their types.
@@ -48,9 +46,9 @@ RESULTS = {
     "decoding": dict | None,
 }
 HYPOTHESIS = "source", "reference", "hypothesis"
+START = {"command": str, "commit": str, "machine": str, "date": str | None}
 # Files that training appends to. A checkpoint contains their lengths.
 GROWING = "metrics.jsonl", "timing.jsonl", "samples.txt"
-START = {"command": str, "commit": str, "machine": str, "date": str | None}
 
 
 class Workdir:
@@ -63,20 +61,19 @@ class Workdir:
         self.checkpoints = self.path / "checkpoints"
         self.samples = self.path / "samples.txt"
         self.results = self.path / "results.json"
-        self.texts = self.path / "texts.json"
+        self.fingerprints = self.path / "texts.json"
         self.starts = self.path / "starts.jsonl"
         self.changes = self.path / "changes.jsonl"
         self.learning_curve = self.path / "learning_curve.png"
         self.attention = self.path / "attention.png"
-        self.nonfinite_batch = self.path / "nonfinite_batch.npz"
         self.explanation = self.path / "explain"
 
-    def claim(self, config: Config | ConfigDict) -> None:
+    def save_config(self, config: Config | ConfigDict) -> None:
         """Write the configuration of a new run, or compare it with that of the run in the folder.
 
         The fields in `CHANGEABLE` may differ: config.json then contains the new values, and
         changes.jsonl the time, the step and both values of each. The data may be elsewhere, but
-        must be the same: see `keep_texts`.
+        must be the same: see `save_fingerprints`.
 
         Raises:
             UsageError: the folder contains a run of another configuration, or other files, or the
@@ -84,9 +81,12 @@ class Workdir:
         """
         if self.config.exists():
             but = (*IGNORED_WHEN_COMPARING_CONFIGS, *CHANGEABLE)
-            self._change(self.check_same(config, but=but), config)
+            self._change_config(self.check_same(config, but=but), config)
             return
-        if self.path.exists() and not (self.path.is_dir() and _is_empty(self.path)):
+        # After a kill, the folder may contain a part of its first file.
+        if self.path.exists() and not (
+            self.path.is_dir() and all(path.name.endswith(PART) for path in self.path.iterdir())
+        ):
             raise UsageError(f"{self.path} exists and is not a run: choose another --workdir")
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -94,14 +94,10 @@ class Workdir:
         except OSError as error:
             raise UsageError(f"{self.path} cannot be written: {error.strerror}") from error
 
-    def _change(self, trained: ConfigDict, config: Config | ConfigDict) -> None:
+    def _change_config(self, trained: ConfigDict, config: Config | ConfigDict) -> None:
         """Store and record the fields of `CHANGEABLE` in which `config` differs from the run."""
         there, here = flat(trained.to_dict()), flat(config.to_dict())
-        changed = {
-            name: [there[name], here[name]]
-            for name in CHANGEABLE
-            if there.get(name) != here.get(name)
-        }
+        changed = [name for name in CHANGEABLE if there.get(name) != here.get(name)]
         if not changed:
             return
         step = self.newest_step()
@@ -109,23 +105,20 @@ class Workdir:
             raise UsageError(
                 f"train.steps={config.train.steps} is less than the {step} steps of {self.path}"
             )
-        trained.update_from_flattened_dict({name: new for name, (_, new) in changed.items()})
-        with self.alone():
+        trained.update_from_flattened_dict({name: here[name] for name in changed})
+        with self.lock():
             when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-            row = {"time": when, "step": step, "changed": changed}
+            values = {name: [there[name], here[name]] for name in changed}
+            row = {"time": when, "step": step, "changed": values}
             append(self.changes, json.dumps(row) + "\n")
             write_whole(self.config, trained.to_json(indent=2) + "\n")
 
     def load_changes(self) -> list[dict[str, Any]]:
-        """Read the changes of the configuration that `claim` wrote, the oldest first.
-
-        Raises:
-            UsageError: they cannot be read.
-        """
+        """Read the changes of the configuration, the oldest first."""
         return read_json_lines(self.changes, {"changed": dict}) if self.changes.exists() else []
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
+    def lock(self) -> Iterator[None]:
         """Lock the run, so that no other process trains it.
 
         Raises:
@@ -168,13 +161,11 @@ class Workdir:
         """
         if not self.config.is_file():
             raise UsageError(f"{self.path} holds no run: train one with --workdir={self.path}")
-        fields = read_json(self.config, {"task": str, "plugin": str | None})
-        if (plugin := fields.get("plugin")) and not is_imported(plugin):
+        tree = read_json(self.config, {"task": str, "plugin": str | None})
+        if (plugin := tree.get("plugin")) and not is_imported(plugin):
             raise UsageError(f"{self.path} was trained with a plugin: give --plugin={plugin}")
         try:
-            if fields["task"] in TASKS:
-                return as_config_dict(Config.read(fields))
-            return ConfigDict(fields)
+            return as_config_dict(Config.read(tree)) if tree["task"] in TASKS else ConfigDict(tree)
         except (ValueError, UsageError) as error:
             raise UsageError(
                 f"{self.config} cannot be read, it is damaged or of another version: {error}"
@@ -212,28 +203,22 @@ class Workdir:
             raise UsageError(f"{self.path} has no checkpoint yet: train it first")
         return replace(config, train=Config.read(trained.to_dict()).train)
 
-    def keep_texts(self, texts: Mapping[str, str]) -> None:
-        """Store fingerprints of the texts of a run, which must equal those stored before.
-
-        Args:
-            texts: a fingerprint of each split.
+    def save_fingerprints(self, texts: Mapping[str, str]) -> None:
+        """Store the fingerprint of each split, which must equal that stored before.
 
         Raises:
-            UsageError: as `check_texts`.
+            UsageError: as `check_fingerprints`.
         """
-        known = self.check_texts(texts)
-        write_whole(self.texts, json.dumps(known | dict(texts), indent=2) + "\n")
+        known = self.check_fingerprints(texts)
+        write_whole(self.fingerprints, json.dumps(known | dict(texts), indent=2) + "\n")
 
-    def check_texts(self, texts: Mapping[str, str]) -> dict[str, str]:
-        """Check that the texts equal those of the same splits that the run has read.
-
-        Returns:
-            The fingerprints of all splits that the run has read.
+    def check_fingerprints(self, texts: Mapping[str, str]) -> dict[str, str]:
+        """Return the stored fingerprints, after a check that these equal those of the same splits.
 
         Raises:
-            UsageError: another text, or a damaged list of them.
+            UsageError: another text, or a damaged file.
         """
-        known = self.load_texts()
+        known = self.load_fingerprints()
         for split, text in texts.items():
             if known.get(split, text) != text:
                 raise UsageError(
@@ -242,35 +227,26 @@ class Workdir:
                 )
         return known
 
-    def load_texts(self) -> dict[str, str]:
-        """Return the fingerprints that `keep_texts` wrote.
-
-        Raises:
-            UsageError: it is damaged.
-        """
-        return read_json(self.texts, {}) if self.texts.exists() else {}
-
-    def keep_sample(self, step: int, text: str) -> str:
-        """Append the sample of a step to the file of samples, and return it."""
-        text = f"step {step}\n{text}"
-        append(self.samples, text + "\n")
-        return text
+    def load_fingerprints(self) -> dict[str, str]:
+        """Return the fingerprints of the splits that the run has read."""
+        return read_json(self.fingerprints, {}) if self.fingerprints.exists() else {}
 
     def lengths(self) -> dict[str, int]:
         """Return the bytes of each file that grows in training, by name."""
         paths = [self.path / name for name in GROWING]
         return {path.name: path.stat().st_size for path in paths if path.exists()}
 
-    def cut(self, lengths: Mapping[str, int]) -> None:
+    def truncate(self, lengths: Mapping[str, int]) -> None:
         """Drop what was appended to the files that grow in training after they had these lengths.
 
         A file that is shorter has lost a part, which is reported on standard error.
         """
-        there = self.lengths()
-        for name in GROWING:
-            cut(self.path / name, lengths.get(name, 0))
-            if there.get(name, 0) < lengths.get(name, 0):
-                print(f"{self.path / name} has lost rows of earlier steps", file=sys.stderr)
+        for name, size in self.lengths().items():
+            if size > lengths.get(name, 0):
+                with named_errors(self.path / name):
+                    os.truncate(self.path / name, lengths.get(name, 0))
+        for name in [name for name, size in lengths.items() if self.lengths().get(name, 0) < size]:
+            print(f"{self.path / name} has lost rows of earlier steps", file=sys.stderr)
 
     def load_results(self) -> dict[str, Any]:
         """Read the results.
@@ -287,7 +263,7 @@ class Workdir:
             raise UsageError(f"{self.results} cannot be read: its splits have no scores")
         return results
 
-    def keep_hypotheses(self, split: str, rows: Iterable[tuple[str, str, str]]) -> None:
+    def save_hypotheses(self, split: str, rows: Iterable[tuple[str, str, str]]) -> None:
         """Write source, reference and hypothesis of each example of a split, as JSON lines."""
         lines = (
             json.dumps(dict(zip(HYPOTHESIS, row, strict=True)), ensure_ascii=False) for row in rows
@@ -295,33 +271,20 @@ class Workdir:
         write_whole(self._hypotheses(split), "".join(f"{line}\n" for line in lines))
 
     def load_hypotheses(self, split: str) -> list[str]:
-        """Read the hypotheses that `keep_hypotheses` wrote.
-
-        Raises:
-            UsageError: the file is missing or damaged.
-        """
+        """Read the hypotheses that `save_hypotheses` wrote."""
         rows = read_json_lines(self._hypotheses(split), dict.fromkeys(HYPOTHESIS, str))
         return [row["hypothesis"] for row in rows]
 
     def _hypotheses(self, split: str) -> Path:
         return self.path / f"hypotheses.{split}.jsonl"
 
-    def keep_start(self, start: Mapping[str, str]) -> None:
+    def add_start(self, start: Mapping[str, str]) -> None:
         """Append the origin of a start, unless it equals the one before."""
         starts = self.load_starts()
         if starts[-1:] != [start]:
-            lines = [json.dumps(one) + "\n" for one in (*starts, start)]
+            lines = [json.dumps(row) + "\n" for row in (*starts, start)]
             write_whole(self.starts, "".join(lines))
 
     def load_starts(self) -> list[dict[str, str]]:
-        """Read the starts that `keep_start` wrote, the oldest first.
-
-        Raises:
-            UsageError: they cannot be read.
-        """
+        """Read the starts of the training, the oldest first."""
         return read_json_lines(self.starts, START) if self.starts.exists() else []
-
-
-def _is_empty(folder: Path) -> bool:
-    """Return whether a folder contains no more than a kill leaves of its first file."""
-    return all(path.name.endswith(PART) for path in folder.iterdir())

@@ -169,7 +169,7 @@ def test_imports_run_one_way(path):
         ("experiments/ledger.py", "import run"),
         ("attention/modules/new.py", "late = 'experiments.ledger:ledger'"),
         ("experiments/ledger.py", "from tests.oracle import attention"),
-        ("configs/new.py", "from experiments.training import schedule"),
+        ("configs/new.py", "from experiments.optimizer import schedule"),
         ("configs/new.py", "import attention"),
     ],
 )
@@ -254,7 +254,7 @@ def tasks_imported(source: str, path: Path) -> list[str]:
     ],
 )
 def test_import_of_a_task_is_detected(source):
-    assert len(tasks_imported(source, Path("experiments/training/new.py"))) == 1
+    assert len(tasks_imported(source, Path("experiments/new.py"))) == 1
 
 
 def test_files_of_the_smoke_tests_exist():

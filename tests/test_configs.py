@@ -16,10 +16,10 @@ from experiments.analysis import senses
 from experiments.config import Config
 from experiments.errors import UsageError
 from experiments.evaluate import evaluate
+from experiments.learner import Learner
 from experiments.registry import TASKS
 from experiments.tasks.task import Task
 from experiments.tasks.translation import Translation
-from experiments.training.learner import Learner
 from experiments.workdir import Workdir
 from run import EXPERIMENTS, read_config
 from tests.experiments.data.corpora import load_split

@@ -38,7 +38,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from experiments.config.differences import flat
 from experiments.config_files import DEFAULT, config_files, load_config
 from experiments.errors import UsageError, nearest
-from experiments.json_files import read_json, read_json_lines
+from experiments.files import read_json, read_json_lines
 from experiments.records import Run, format_score, markdown_table, read_runs, score_label
 from experiments.registry import TASKS
 from experiments.results import NOT_SHOWN, SHOWN, line_of

@@ -12,8 +12,8 @@ from experiments.errors import UsageError
 from experiments.files import read_lines
 
 if TYPE_CHECKING:
+    from experiments.learner import TrainState
     from experiments.tasks.translation import Translation
-    from experiments.training.step import TrainState
 
 Links = frozenset[tuple[int, int]]  # (source word, target word), from 0
 LINK = re.compile(r"(\d+)([-p?])(\d+)")

@@ -45,7 +45,7 @@ def benchmark(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
         [CASES[name] for name in select(field, config[field], list(CASES))]
         for field in ("cases", "accuracy")
     )
-    workdir.claim(config)
+    workdir.save_config(config)
     chosen = [available[name] for name in names if name in available]
     errors: list[Exception] = []
     measurements = [one for case in timed for one in measure(case, chosen, config, errors)]

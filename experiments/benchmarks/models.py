@@ -40,7 +40,7 @@ def benchmark(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     if "translating" in names and not config.run:
         names.remove("translating")
         absent.append("translating: no run is named by --config.run=FOLDER")
-    workdir.claim(config)
+    workdir.save_config(config)
     for name in names:
         try:
             figures += parts[name](config, cache)
@@ -93,7 +93,7 @@ def training(config: ConfigDict, cache: Path) -> Iterator[Figure]:
             rows = [batches[step] for step in turn]
             times[name].append(seconds(lambda peer=peer, rows=rows: peer.learn(rows)))
     losses = {name: peer.loss(validation) for name, peer in peers.items()}
-    losses["ours"] = learner.losses(state.to_use().parameters, validation)["nll"]
+    losses["ours"] = learner.losses(state.with_ema().parameters, validation)["nll"]
     totals = {
         name: (sum(rest), f"first step {first:.1f} s; validation loss {losses[name]:.3f}")
         for name, (first, *rest) in times.items()

@@ -1,11 +1,14 @@
 """Training: its length, optimizer, measurements and loss."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import TypeVar
 
 from experiments.config.build import option
-from experiments.errors import check_at_least, check_positive, check_share, one_of
+from experiments.data.pipeline import Epoch
+from experiments.errors import as_usage_errors, check_at_least, check_positive, check_share, one_of
 from experiments.registry import EVALUATORS, LOSSES, METRICS
 
 SCHEDULES = ("constant", "linear", "cosine", "inverse_sqrt")
@@ -17,6 +20,7 @@ MODE_OF = dict.fromkeys(("loss", "nll", "perplexity"), "min") | dict.fromkeys(
     ("accuracy", "exact_match", "bleu", "tok_bleu", "chrf"), "max"
 )
 UNITS = ("steps", "epochs", "examples", "tokens")
+AnyTrainPart = TypeVar("AnyTrainPart", bound="TrainPart")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,3 +156,24 @@ def parse_duration(text: str) -> tuple[Fraction, str]:
         raise ValueError(f"duration needs a number, as in '10 epochs', got {text!r}")
     one_of("duration: the unit", unit, UNITS)
     return Fraction(amount), unit
+
+
+def with_steps(train: AnyTrainPart, epoch: Callable[[], Epoch]) -> AnyTrainPart:
+    """Return a training with the steps of its `duration`, rounded up, in its place.
+
+    Args:
+        train: of a config; returned as it is without a duration.
+        epoch: counts the data; called only for a duration.
+
+    Raises:
+        UsageError: the warm-up is longer.
+    """
+    if not train.duration:
+        return train
+    (number, unit), data = parse_duration(train.duration), epoch()
+    in_an_epoch = {"epochs": 1, **data._asdict()}[unit]
+    steps = math.ceil(number * data.steps / in_an_epoch)  # exact, as these are fractions
+    with as_usage_errors(f"train.duration={train.duration!r}: train."):
+        resolved = replace(train, steps=steps, duration="")
+    print(f"{train.duration} are {steps:,} steps")
+    return resolved

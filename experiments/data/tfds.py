@@ -20,7 +20,7 @@ from experiments.config.build import option
 from experiments.config.data import Splits
 from experiments.data.corpora import CorpusData, Line, corpus_source
 from experiments.errors import UsageError, one_of
-from experiments.json_files import read_json
+from experiments.files import read_json
 from experiments.registry import dataset
 
 FORMAT = tfds.core.FileFormat.ARRAY_RECORD

@@ -12,7 +12,6 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from experiments.devices import compiled
 from experiments.processes import gather_to_host
 from experiments.sharding import is_replicated, one_copy, padded_rows
-from experiments.training.interruption import stop_point
 
 FEWEST_ROWS = 8  # of a device: fewer are not worth the copies of the parameters
 
@@ -54,7 +53,6 @@ def by_rows(function: Callable[..., Any]) -> Callable[..., Any]:
         return independent(parameters, *arrays)
 
     def run(parameters: Any, *arrays: Array) -> Any:  # noqa: ANN401 - the same
-        stop_point()
         number = jax.process_count()
         if number > 1:
             arrays = tuple(map(np.asarray, arrays))  # for the devices of all processes

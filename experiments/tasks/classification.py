@@ -18,11 +18,11 @@ from experiments.config.train import LabelTrainPart
 from experiments.data.examples import EncodedPair
 from experiments.data.pipeline import Buckets, ShuffledBatches, SortedBatches
 from experiments.data.tokenizers import PAD, SPECIALS, WHOLE, Tokenizers, Words
+from experiments.learner import TrainState
 from experiments.losses import TokenLosses
 from experiments.registry import DATASETS, TaskParts, task
 from experiments.tasks.prediction import Choice, Prediction, Sentence, read_image, read_sentence
 from experiments.tasks.task import Examples, Ids, Task
-from experiments.training.step import TrainState
 
 CLASSES = Words(WHOLE)  # each target is one class
 SAMPLED = 3  # examples of a sample

@@ -22,12 +22,12 @@ from experiments.data.text_windows import FixedWindows, RandomWindows, TextBatch
 from experiments.data.tokenizers import BOS
 from experiments.errors import UsageError
 from experiments.experts import make_layer
+from experiments.learner import TrainState
 from experiments.losses import TokenLosses
 from experiments.registry import TaskParts, task
 from experiments.tasks.prediction import Prediction, Sentence
 from experiments.tasks.task import Examples, Ids, Task
 from experiments.tasks.text_generator import TextGenerator
-from experiments.training.step import TrainState
 
 SAMPLED = 200  # tokens of a sample
 CONTINUED = 16  # tokens that the model adds to a text whose attention is shown

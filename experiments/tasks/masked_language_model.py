@@ -22,11 +22,11 @@ from experiments.data.masking import FixedMasks, MaskedBatch, MaskedBatches, Mas
 from experiments.data.packing import Batch
 from experiments.data.pipeline import Buckets, SortedBatches
 from experiments.data.tokenizers import EOS, SPECIALS
+from experiments.learner import TrainState
 from experiments.losses import TokenLosses
 from experiments.registry import TaskParts, task
 from experiments.tasks.prediction import Choice, Prediction, Sentence, read_sentence
 from experiments.tasks.task import Measured, Task
-from experiments.training.step import TrainState
 
 SAMPLED = 3  # sentences of a sample
 BEST = 5  # words that are listed for a gap

@@ -4,6 +4,7 @@ import math
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from itertools import compress
 from pathlib import Path
@@ -18,7 +19,7 @@ from attention.modules import Output
 from attention.primitives import masks
 from experiments.analysis.collect import Collector, Example
 from experiments.config import Config
-from experiments.config.train import MONITORED
+from experiments.config.train import MONITORED, with_steps
 from experiments.data.corpora import warn_dropped
 from experiments.data.examples import EncodedExamples, EncodedPair, SentencePair
 from experiments.data.pipeline import FiniteBatches, TrainingBatches, reads_rows
@@ -33,14 +34,12 @@ from experiments.data.store import (
 )
 from experiments.data.tokenizers import SIDES, Tokenizers
 from experiments.errors import UsageError, as_usage_errors, errors_of, one_of
+from experiments.learner import Learner, TrainState
 from experiments.losses import Objective, TokenLosses, objective
 from experiments.registry import DATASETS, EVALUATORS, LOSSES, TaskParts
 from experiments.scores import answer_scores
 from experiments.sharding import context_options
 from experiments.tasks.prediction import Prediction, predictions
-from experiments.training.duration import resolve_duration
-from experiments.training.learner import Learner
-from experiments.training.step import TrainState
 from experiments.workdir import Workdir
 
 SHOWN = 32  # tokens of a long text that are shown
@@ -121,7 +120,8 @@ class Task(ABC, Generic[Batch]):
         else:
             tokenizers = cls.learn_tokenizers(config, splits["train"], cache)
         task = cls(config, tokenizers, splits)
-        task.config = resolve_duration(config, lambda _: task.training_batches().epoch)
+        train = with_steps(config.train, lambda: task.training_batches().epoch)
+        task.config = replace(config, train=train)
         return task
 
     @classmethod

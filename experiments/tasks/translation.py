@@ -29,12 +29,12 @@ from experiments.data.subwords import PairDropout
 from experiments.data.tokenizers import BOS, EOS, PAD, SPECIALS, Tokenizers
 from experiments.errors import UsageError
 from experiments.evaluation.phenomena import by_phenomenon
+from experiments.learner import TrainState
 from experiments.losses import TokenLosses, tiled_token_losses
 from experiments.registry import TaskParts, task
 from experiments.tasks.prediction import Prediction, Sentence, read_sentence, word_numbers
 from experiments.tasks.task import Measured, Task, perplexity
 from experiments.tasks.translator import Hypothesis, Translator
-from experiments.training.step import TrainState
 from experiments.workdir import Workdir
 
 ARCHITECTURES = {"transformer": EncoderDecoder, "recurrent": RecurrentEncoderDecoder}

@@ -20,12 +20,12 @@ from experiments.config.model import SkipGramModel
 from experiments.config.train import TrainPart
 from experiments.data.skip_grams import SkipGramBatch, SkipGramBatches
 from experiments.data.tokenizers import SPECIALS
+from experiments.learner import TrainState
 from experiments.losses import TokenLosses, negative_sampling_losses
 from experiments.processes import gather_to_host
 from experiments.registry import TaskParts, task
 from experiments.tasks.prediction import Prediction, Sentence
 from experiments.tasks.task import Measured, Task
-from experiments.training.step import TrainState
 
 SHOWN = ("bank", "girl", "happy", "Africa", "sees")  # a sample lists the nearest words of these
 NEAREST = 5  # words that are listed

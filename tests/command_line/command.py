@@ -8,11 +8,10 @@ import jax
 import pytest
 
 import run
-from experiments.checkpoint import Checkpoints
+from experiments.checkpoint import CheckpointWriter, Progress
 from experiments.config import Config
 from experiments.config_files import load_config
 from experiments.registry import TASKS
-from experiments.training.loop import BEGINNING
 from experiments.workdir import Workdir
 from tests.experiments.initial_states import drawn_initial_states
 
@@ -48,11 +47,12 @@ def make_untrained(place, name, folder=None, **changes):
     workdir = Workdir(place / (folder or name))
     with in_repository(), drawn_initial_states():
         task = TASKS[config.task].prepare(Config.read(config.to_dict()), place / "cache")
-        workdir.claim(task.config)
-        workdir.keep_texts({split: task.splits[split].fingerprint for split in task.known_splits})
+        workdir.save_config(task.config)
+        texts = {split: task.splits[split].fingerprint for split in task.known_splits}
+        workdir.save_fingerprints(texts)
         task.tokenizers.keep(workdir.path)
-        with Checkpoints(workdir.checkpoints) as checkpoints:
-            checkpoints.save(task.learner.initial_state(), {**BEGINNING})
+        with CheckpointWriter(workdir.checkpoints) as checkpoints:
+            checkpoints.save(task.learner.initial_state(), Progress())
     return workdir.path
 
 

@@ -7,10 +7,10 @@ import pytest
 
 import run
 from experiments import train as training
+from experiments.learner import Learner
 from experiments.tasks.task import Task
 from experiments.tasks.translation import Translation
 from experiments.tasks.translator import Translator
-from experiments.training.learner import Learner
 from tests.command_line.command import command, in_repository
 from tests.experiments.initial_states import drawn_initial_states
 

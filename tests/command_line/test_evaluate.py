@@ -200,7 +200,7 @@ def other(evaluated, tmp_path):
     for name in ("config.json", "results.json", "texts.json", "hypotheses.longer.jsonl"):
         shutil.copy(evaluated / name, other)
     (source, target, _), *rows = (tuple(row.values()) for row in read_rows(other, "longer"))
-    Workdir(other).keep_hypotheses("longer", [(source, target, target), *rows])
+    Workdir(other).save_hypotheses("longer", [(source, target, target), *rows])
     return other
 
 

@@ -118,7 +118,9 @@ def test_a_run_that_is_not_there_or_not_trained(place, run_command, mode):
     status, _, error = run_command(f"--mode={mode}", workdir="nowhere")
     assert status == 2
     assert "nowhere holds no run: train one with --workdir=" in error
-    Workdir(place / "claimed").claim(Config.read(toy_translation.get_config("tiny").to_dict()))
+    Workdir(place / "claimed").save_config(
+        Config.read(toy_translation.get_config("tiny").to_dict())
+    )
     status, _, error = run_command(f"--mode={mode}", workdir="claimed")
     assert status == 2
     assert "claimed has no checkpoint yet: train it first" in error

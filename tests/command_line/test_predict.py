@@ -9,14 +9,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from experiments.checkpoint import Checkpoints
-from experiments.errors import UsageError
-from experiments.registry import TASKS
 from experiments.tasks.language_model import LanguageModeling
 from experiments.tasks.task import Task
-from experiments.training.session import restore
 from experiments.workdir import Workdir
-from tests.command_line.command import config_of, make_untrained
+from tests.command_line.command import make_untrained
 
 KNOWN = "the girl was happy"  # words of the tiny corpus
 SMALL = {"model.max_length": 16, "batch.bucket_lengths": (16,)}
@@ -192,27 +188,10 @@ def test_run_that_still_trains_is_used(made, run_command, tmp_path):
     folder = shutil.copytree(made("word_vectors"), tmp_path / "run")
     (folder / "checkpoints" / "5.orbax-checkpoint-tmp-1").mkdir()
     before = sorted(folder.rglob("*"))
-    with Workdir(folder).alone():
+    with Workdir(folder).lock():
         status, output, _ = run_command("--mode=predict", given="girl", workdir=folder)
     assert (status, output.startswith("girl: ")) == (0, True)
     assert sorted(folder.rglob("*")) == before
-
-
-def test_checkpoint_that_training_deletes_meanwhile(made, tmp_path, monkeypatch):
-    workdir = Workdir(shutil.copytree(made("word_vectors"), tmp_path / "run"))
-    task = TASKS["word_vectors"].load(config_of(workdir.path), workdir, tmp_path)
-    shutil.copytree(workdir.checkpoints / "0", workdir.checkpoints / "1")
-    original = Checkpoints.restore
-
-    def restore_late(checkpoints, like):
-        shutil.rmtree(workdir.checkpoints / "1", ignore_errors=True)
-        return original(checkpoints, like)
-
-    monkeypatch.setattr(Checkpoints, "restore", restore_late)
-    assert restore(workdir, task).state.step == 0
-    shutil.rmtree(workdir.checkpoints / "0" / "state")
-    with pytest.raises(UsageError, match="cannot be read"):
-        restore(workdir, task)
 
 
 @pytest.mark.parametrize(

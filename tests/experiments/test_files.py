@@ -1,5 +1,6 @@
-"""Files are written whole, and a full disk is reported with the path of the file."""
+"""Files are written whole, name themselves in errors, and JSON is read with checks."""
 
+import json
 import os
 import resource
 import time
@@ -7,9 +8,9 @@ from threading import Thread
 
 import pytest
 
-from experiments.analysis.figures import draw_learning_curve
+from experiments.errors import UsageError
 from experiments.files import PART, WEEK, append, read_lines, remove_abandoned, write_whole
-from experiments.metrics import Metrics
+from experiments.metrics import Metrics, read_metrics
 
 
 @pytest.fixture
@@ -20,30 +21,14 @@ def full():
     resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-@pytest.mark.parametrize("write", [write_whole, append])
-def test_a_write_names_its_file(tmp_path, full, write):
-    full()
-    with pytest.raises(OSError, match=rf"File too large: '{tmp_path}/file'"):
-        write(tmp_path / "file", "text")
-
-
-def test_metrics_name_their_file(tmp_path, full):
+def test_write_to_a_full_disk_names_its_file(tmp_path, full):
     with Metrics(tmp_path, step=0) as metrics:
         full()
+        for write in (write_whole, append):
+            with pytest.raises(OSError, match=rf"File too large: '{tmp_path}/file'"):
+                write(tmp_path / "file", "text")
         with pytest.raises(OSError, match=r"File too large: '.*/metrics\.jsonl'"):
             metrics.write(1, "train", {"loss": 1.0})
-
-
-def test_a_picture_names_its_file(tmp_path, full):
-    with Metrics(tmp_path, step=0) as metrics:
-        for split in ("train", "validation"):
-            metrics.write(1, split, {"nll": 1.0, "accuracy": 0.5})
-    full()
-    with pytest.raises(OSError, match=r"File too large: '.*/curve\.png'"):
-        draw_learning_curve(tmp_path, tmp_path / "curve.png")
-
-
-def test_an_error_that_names_its_file_stays(tmp_path):
     with pytest.raises(FileNotFoundError, match="no/file"):
         append(tmp_path / "no" / "file", "text")
 
@@ -73,3 +58,21 @@ def test_abandoned_parts_are_removed_after_a_week(tmp_path):
         os.utime(part, (time.time() - 2 * WEEK,) * 2)
     remove_abandoned(tmp_path)
     assert not [*tmp_path.iterdir()]
+
+
+def test_rows_are_read_without_a_last_line_cut_short_by_a_kill(tmp_path):
+    assert read_metrics(tmp_path) == []
+    with Metrics(tmp_path, step=0) as metrics:
+        for step in (1, 2):
+            metrics.write(step, "train", {"loss": 1 / step})
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(path.read_text() + json.dumps({"step": 3})[:-4])
+    expected = [{"step": step, "split": "train", "loss": 1 / step} for step in (1, 2)]
+    assert read_metrics(tmp_path) == expected
+
+
+@pytest.mark.parametrize("damaged", ['{"step"', "5", "{}", '{"step": "1", "split": "train"}'])
+def test_another_line_that_cannot_be_read_is_named(tmp_path, damaged):
+    (tmp_path / "metrics.jsonl").write_text(f"{damaged}\n")
+    with pytest.raises(UsageError, match=r"metrics\.jsonl, line 1 cannot be read"):
+        read_metrics(tmp_path)

@@ -30,7 +30,7 @@ def write_results(workdir, accuracy, steps=20):
     row = {"nll": 2.0, "accuracy": 0.25}
     rows = [{"step": 20, "split": split, **row} for split in ("train", "validation")]
     (workdir.path / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
-    workdir.keep_start({"command": "python run.py", "commit": "abc", "machine": "cpu"})
+    workdir.add_start({"command": "python run.py", "commit": "abc", "machine": "cpu"})
 
 
 @pytest.fixture
@@ -231,7 +231,6 @@ def test_each_run_of_a_sweep_takes_the_project_of_weights_and_biases(tmp_path, m
         write_results(workdir, 0.5)
 
     monkeypatch.setattr(sweep, "train", train)
-    monkeypatch.setattr(sweep, "import_wandb", lambda: None)
     given = command("--seeds=0,1", "--wandb=digits", f"--workdir={tmp_path / 'sweep'}")
     run(given._replace(cache=tmp_path), read_runs(given.runs))
     assert projects == ["digits", "digits"]
@@ -239,7 +238,7 @@ def test_each_run_of_a_sweep_takes_the_project_of_weights_and_biases(tmp_path, m
 
 def test_workdir_of_a_single_run_is_refused(tmp_path, trained):
     place, runs = Workdir(tmp_path / "run"), runs_of("--seeds=0,1")
-    place.claim(runs["seed=0"])
+    place.save_config(runs["seed=0"])
     with pytest.raises(UsageError, match="run is the workdir of a single run: choose another"):
         sweep.sweep(runs, place, tmp_path)
 

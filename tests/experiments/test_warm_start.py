@@ -9,40 +9,15 @@ import pytest
 from flax import nnx
 
 from configs import char_lm
-from experiments import warm_start
+from experiments import learner, warm_start
 from experiments.config import Config
 from experiments.config.mesh import MeshPart
 from experiments.config_files import load_config
 from experiments.devices import compiled
 from experiments.errors import UsageError
 from experiments.registry import TASKS
-from experiments.training import learner
-from experiments.warm_start import matched, parameters_to_start_from
+from experiments.warm_start import parameters_to_start_from
 from experiments.workdir import Workdir
-
-
-def variables(**shapes):
-    return {tuple(name.split("_")): nnx.Param(np.ones(shape)) for name, shape in shapes.items()}
-
-
-def test_wanted_parameters_are_taken_and_others_ignored():
-    found = variables(a_b=(2, 3), c=(5,), head=(7,))
-    taken = matched(found, {("a", "b"): (2, 3), ("c",): (5,)}, "RUN")
-    assert {path: array.shape for path, array in taken.items()} == {
-        ("a", "b"): (2, 3),
-        ("c",): (5,),
-    }
-
-
-def test_parameters_that_differ_are_named():
-    wanted = {("a", "b"): (2, 4), ("d",): (5,), ("c",): (5,)}
-    with pytest.raises(UsageError) as refused:
-        matched(variables(a_b=(2, 3), c=(5,)), wanted, "RUN")
-    assert str(refused.value) == (
-        "the model of train.start_from=RUN is another one: a.b ((2, 3) there, (2, 4) here), "
-        "d (missing there, (5,) here) differ; train.start_except names parts that are not taken "
-        "from there"
-    )
 
 
 def task(tmp_path, **train):
@@ -81,18 +56,18 @@ def test_released_weights_replace_all_but_the_excepted_parts(tmp_path, monkeypat
         other = task(tmp_path, **options)
         state = other.learner.initial_state(parameters_to_start_from(other, tmp_path))
     expected = dict(nnx.to_flat_state(nnx.state(saved)))
-    for tree in (state.parameters, state.average):
+    for tree in (state.parameters, state.ema):
         for path, variable in nnx.to_flat_state(tree):
             same = np.array_equal(variable[...], expected[path][...])
             assert same == (path[0] != "embedding"), path
-    leaves = [*jax.tree.leaves(state.parameters), *jax.tree.leaves(state.average)]
+    leaves = [*jax.tree.leaves(state.parameters), *jax.tree.leaves(state.ema)]
     assert len({leaf.unsafe_buffer_pointer() for leaf in leaves}) == len(leaves)
 
 
 def test_parameters_of_a_run_are_restored_onto_the_mesh_of_the_task(tmp_path, monkeypatch):
     """The other run was trained on eight devices, and there are two."""
     first, run = task(tmp_path), Workdir(tmp_path / "run")
-    run.claim(replace(first.config, mesh=MeshPart(fsdp=8)))
+    run.save_config(replace(first.config, mesh=MeshPart(fsdp=8)))
     run.checkpoints.mkdir()
     first.tokenizers.keep(run.path)
 
@@ -110,7 +85,7 @@ def test_parameters_of_a_run_are_restored_onto_the_mesh_of_the_task(tmp_path, mo
 
 def test_a_run_with_vocabularies_of_another_kind_is_named(tmp_path):
     other = Workdir(tmp_path / "other")
-    other.claim(load_config("digits:tiny"))
+    other.save_config(load_config("digits:tiny"))
     other.checkpoints.mkdir()
     with pytest.raises(UsageError, match=r"another kind: .* task='classification'"):
         task(tmp_path, start_from=str(other.path))

@@ -28,20 +28,9 @@ def log(self, step):
     return rows._replace(read=read)
 ShuffledBatches.rows = log
 """
-SLOW_EVALUATION = """
-import sys, time
-from experiments.training import learner
-point = learner.stop_point
-def slow():
-    print("evaluates", file=sys.stderr, flush=True)
-    time.sleep(0.5)
-    point()
-learner.stop_point = slow
-"""
 SLOW_COMPILATION = "import jax; jax.config.update('jax_enable_compilation_cache', False)"
 WHEN = {  # text that process 0 prints before the signal, and code that runs before
     "training": ("tokens/s", SLOW_STEPS),
-    "evaluation": ("evaluates", SLOW_EVALUATION),
     "compilation": ("0/30 [", SLOW_COMPILATION),
 }
 
@@ -122,64 +111,6 @@ def test_killed_process_ends_all_and_is_named(place, unbroken, number, rank):
         assert re.search(name, read_log(place, workdir, each))
     assert ended(train_together(place, workdir, number, (MESH,))) == [0] * number
     assert_equal(read_metrics(place / workdir), unbroken)
-
-
-def test_failed_save_of_one_process_ends_all(place):
-    """No file of process 0 may exceed 10 KiB; a checkpoint does, written in the background."""
-    limit = (
-        "import jax, resource, run\n"
-        "start = run.start_jax\n"
-        "def limited(command):\n"
-        "  start(command)\n"
-        "  if jax.process_index() == 0:\n"
-        "    resource.setrlimit(resource.RLIMIT_FSIZE, (10 * 1024,) * 2)\n"
-        "run.start_jax = limited"
-    )
-    first, other = ended(train_together(place, "full", 2, (MESH,), limit), timeout=120)
-    assert first == 2 and other, read_log(place, "full", 0)
-    assert "/4 cannot be written (File too large)" in read_log(place, "full", 0)
-
-
-STUCK = """
-import time, jax
-def stuck():
-    time.sleep(999 if jax.process_index() else 0)
-"""
-STUCK_IN = {
-    "step": """
-import experiments.training.session as session
-place, steps = session.flags_array, []
-def slow(flags, mesh):
-    steps.append(1)
-    if len(steps) == 10:
-        stuck()
-    return place(flags, mesh)
-session.flags_array = slow
-""",
-    "evaluation": """
-from experiments.training import learner
-place = learner.place_rows
-def slow(*given, **named):
-    if not named:  # of a measurement
-        stuck()
-    return place(*given, **named)
-learner.place_rows = slow
-""",
-    "save": """
-from experiments.checkpoint import Checkpoints
-save = Checkpoints.save
-Checkpoints.save = lambda *given: stuck() or save(*given)
-""",
-}
-
-
-@pytest.mark.parametrize("where", STUCK_IN)
-def test_stuck_process_is_ended_with_its_stacks(place, where):
-    flags, workdir = (MESH, "--config.train.step_timeout=60"), f"stuck.{where}"
-    first, last = ended(train_together(place, workdir, 2, flags, STUCK + STUCK_IN[where]))
-    assert first and last == 1  # the first ends by its own timeout, or since the last is lost
-    log = read_log(place, workdir, 1)
-    assert "Timeout (0:01:00)!" in log and "in stuck" in log
 
 
 def test_examples_are_the_same_for_any_number_of_processes(place):

@@ -13,8 +13,8 @@ from markupsafe import Markup
 from experiments.analysis.page.model_data import NotInPageError, model_data
 from experiments.data.tokenizers import SPECIALS
 from experiments.files import write_whole
+from experiments.learner import TrainState
 from experiments.tasks.task import Task
-from experiments.training.step import TrainState
 
 FOLDER = Path(__file__).parent
 # In the order in which they are loaded; each uses functions of those before it.

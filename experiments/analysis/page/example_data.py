@@ -20,10 +20,10 @@ from experiments.analysis.collect import (
     Example,
 )
 from experiments.data.tokenizers import EOS, Tokenizer
+from experiments.learner import TrainState
 from experiments.tasks.prediction import Prediction
 from experiments.tasks.task import Task
 from experiments.tasks.translation import Translation
-from experiments.training.step import TrainState
 
 NUM_BEAMS = 5  # translations of a sentence
 ALTERNATIVES = 5  # tokens that are listed for each step

@@ -29,11 +29,11 @@ from experiments.data.tokenizers import (
     Tokenizer,
     WordTokenizer,
 )
+from experiments.learner import TrainState
 from experiments.tasks.language_model import LanguageModeling
 from experiments.tasks.prediction import placeholder
 from experiments.tasks.task import Task
 from experiments.tasks.translation import Translation
-from experiments.training.step import TrainState
 
 MOST_PARAMETERS = 4_000_000
 NUMBER, NUMBER_OR_NONE = (int, float), (int, float, NoneType)

@@ -50,7 +50,7 @@ def test_a_part_that_is_none_is_left_out():
 
 
 def test_a_field_that_is_none_takes_a_value_by_its_flag(tmp_path):
-    Workdir(tmp_path).claim(read())
+    Workdir(tmp_path).save_config(read())
 
     def number(value):
         flag = f"--config.model.num_kv_heads={value}"

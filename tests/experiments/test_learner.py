@@ -5,13 +5,13 @@ from types import MappingProxyType
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from flax import nnx
 
 from configs import char_lm, digits, toy_translation
+from experiments import learner
+from experiments.checkpoint import digests
 from experiments.config import Config
-from experiments.config.mesh import MeshPart
 from experiments.data.examples import EncodedPair
 from experiments.data.packing import pad_batch
 from experiments.data.text_windows import TextBatch
@@ -23,16 +23,12 @@ from experiments.data.tokenizers import (
     Vocabulary,
     WordTokenizer,
 )
-from experiments.describe import token_costs
 from experiments.devices import compiled
+from experiments.learner import Learner
 from experiments.losses import TokenLosses
-from experiments.sharding import make_mesh, shardings
 from experiments.tasks.classification import Classification
 from experiments.tasks.language_model import LanguageModeling
 from experiments.tasks.translation import Translation
-from experiments.training import learner
-from experiments.training.digest import digests
-from experiments.training.step import TrainState, make_steps
 
 LETTERS = WordTokenizer(Vocabulary((*SPECIALS, *"abcdefgh")), SPACED)
 PAIRS = [EncodedPair([3, 4, 5], [6, 7]), EncodedPair([5, 3], [4, 8, 9, 10])]
@@ -84,70 +80,40 @@ def close(ours, theirs):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), ours, theirs)
 
 
-def test_a_step_learns_the_batch_it_sees(shared):
-    state, first = shared.train_step(shared.initial_state(), BATCH)
-    for _ in range(20):
-        state, last = shared.train_step(state, BATCH)
-    assert int(state.step) == 21
-    assert last["nll"] < first["nll"]
-    assert first["tokens"] == 3 + 5
-    assert first["gradient_norm"] > 0
-
-
-def test_the_same_seed_takes_the_same_step(shared):
-    ours, theirs = (shared.train_step(shared.initial_state(), BATCH)[0] for _ in range(2))
+def test_a_step_is_a_function_of_seed_and_step_and_learns_its_batch(shared):
+    ours, first = shared.train_step(shared.initial_state(), BATCH)
+    theirs, _ = shared.train_step(shared.initial_state(), BATCH)
     jax.tree.map(np.testing.assert_array_equal, ours.parameters, theirs.parameters)
+    later = shared.initial_state()
+    later = later._replace(step=jax.device_put(np.int32(1), later.step.sharding))
+    _, dropped = shared.train_step(later, BATCH)
+    assert first["loss"] != dropped["loss"] and first["tokens"] == 3 + 5
+    for _ in range(20):
+        ours, last = shared.train_step(ours, BATCH)
+    assert int(ours.step) == 21 and last["nll"] < first["nll"] and first["gradient_norm"] > 0
 
 
-def test_every_step_drops_something_else(shared):
-    losses = set()
-    for step in range(3):
-        state = shared.initial_state()
-        state = state._replace(step=jax.device_put(np.int32(step), state.step.sharding))
-        losses.add(float(shared.train_step(state, BATCH)[1]["loss"]))
-    assert len(losses) == 3
-
-
-def test_padding_changes_neither_loss_nor_accuracy(shared):
+def test_evaluation_ignores_padding_dropout_and_smoothing(shared):
     parameters = shared.initial_state().parameters
     tight = shared.evaluate_step(parameters, BATCH)
     loose = shared.evaluate_step(parameters, pad_batch(PAIRS, 5, 11))
     close(tight._asdict(), loose._asdict())
-    assert tight.tokens == 8
-
-
-def test_evaluation_has_no_dropout_and_no_smoothing(shared):
-    parameters = shared.initial_state().parameters
-    ours, again = (shared.evaluate_step(parameters, BATCH) for _ in range(2))
-    assert ours.loss == again.loss == ours.nll
+    assert tight.tokens == 8 and tight.loss == tight.nll
 
 
 @pytest.mark.parametrize(("parts", "mesh"), [(2, {"fsdp": 2}), (3, {"data": 1})])
-def test_parts_of_a_batch_add_up_to_it_and_the_average_moves(parts, mesh, at_once, monkeypatch):
-    """Nothing is dropped, as each part drops its own.
-
-    By hand: after steps 1 and 2 the average keeps 1/10 and 2/11 of itself, less than its decay.
-    """
+def test_microbatches_add_up_to_the_batch(parts, mesh, at_once, monkeypatch):
+    """Nothing is dropped, as each microbatch drops its own."""
     if "fsdp" in mesh:  # with a program for the first state, as in a run
         monkeypatch.setattr(learner, "compiled", compiled)
-    in_parts = language_model(parts, mesh, ema=0.9)
-    plain, parted = at_once.initial_state(), in_parts.initial_state()
-    average = parted.parameters
-    for keep in (1 / 10, 2 / 11):
-        average, before = jax.tree.map(np.array, (average, parted.parameters))
-        plain = plain._replace(parameters=jax.tree.map(jnp.array, before))
-        plain, expected = at_once.train_step(plain, WINDOWS)
-        parted, found = in_parts.train_step(parted, WINDOWS)
-        close((parted.optimizer, found), (plain.optimizer, expected))
-        average = jax.tree.map(
-            lambda new, old, keep=keep: (1 - keep) * np.asarray(new) + keep * old,
-            parted.parameters,
-            average,
-        )
-        close(parted.average, average)
+    in_parts = language_model(parts, mesh)
+    state, plain = in_parts.initial_state(), at_once.initial_state()
+    for _ in range(2):
+        parameters = jax.tree.map(jnp.array, jax.device_get(state.parameters))
+        plain, expected = at_once.train_step(plain._replace(parameters=parameters), WINDOWS)
+        state, measured = in_parts.train_step(state, WINDOWS)
+        close((state.optimizer, measured), (plain.optimizer, expected))
     assert in_parts.train_step._cache_size() == 1  # the first state is sharded as the next ones are
-    used = parted.to_use().parameters
-    jax.tree.map(np.testing.assert_array_equal, used, parted.average)
 
 
 def test_two_devices_drop_the_same_and_share_the_state(shared):
@@ -162,34 +128,10 @@ def test_two_devices_drop_the_same_and_share_the_state(shared):
     held = [leaf.addressable_shards[0].data.nbytes for leaf in jax.tree.leaves(ours.optimizer)]
     assert sum(held) < 0.55 * sum(leaf.nbytes for leaf in jax.tree.leaves(theirs.optimizer))
     evaluated = [
-        each.losses(state.to_use().parameters, [BATCH])
+        each.losses(state.with_ema().parameters, [BATCH])
         for each, state in ((sharded, ours), (shared, theirs))
     ]
     close(*evaluated)
-
-
-def test_flops_are_three_times_those_of_the_forward_pass(shared):
-    source, target = token_costs(shared.abstract_model, 7).values()
-    tokens = 3 * 7  # padding included
-    assert shared.flops(BATCH, 3) == tokens * (source["training"] + target["training"])
-
-
-def test_flops_count_no_rows_that_are_added_for_microbatches(at_once):
-    in_parts, rows = language_model(microbatches=8), np.arange(10) % 3
-    ten = jax.tree.map(lambda array: array[rows], WINDOWS)
-    batch, num_rows = in_parts.batch_reader([ten])(0)
-    assert len(batch.inputs) == 16 and num_rows == 10
-    assert in_parts.flops(batch, num_rows) == at_once.flops(ten, 10)
-
-
-def test_calls_of_a_compiled_method_are_steps_of_the_timeout(shared, monkeypatch):
-    begun = []
-    monkeypatch.setattr(learner, "step_begins", lambda: begun.append("step"))
-    double = shared.apply(lambda model, array: 2 * array)
-    parameters = shared.initial_state().parameters
-    for _ in range(2):
-        assert double(parameters, np.float32(3)) == 6
-    assert begun == ["step", "step"]
 
 
 def test_half_the_precision_learns_in_whole_parameters(at_once):
@@ -215,52 +157,27 @@ def test_images_are_read_in_half_the_precision_too(tmp_path):
     assert len(narrow) > len(products) / 2
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_skipped_step_leaves_the_parameters_as_they_are(value):
+    config = Config.read({"task": "translation", "train": {"skip_nonfinite": 2, "ema": 0.5}})
+    task = Learner(lambda rngs: nnx.Linear(3, 1, rngs=rngs), total, config)
+    state, measured = task.train_step(task.initial_state(), np.ones((2, 3), np.float32))
+    assert measured["skipped"] == 0 and np.isfinite(measured["loss"])
+    before = digests(state)
+    state, measured = task.train_step(state, np.full((2, 3), value, np.float32))
+    assert measured["skipped"] == 1
+    changed = {name for name, digest in digests(state).items() if digest != before[name]}
+    assert not [name for name in changed if "parameters" in name or "inner_state" in name]
+
+
+def total(model, batch, rng):
+    loss = jnp.sum(model(batch))
+    return TokenLosses(loss, loss, loss, jnp.float32(1)), {}
+
+
 def test_the_training_step_lowers_for_every_platform(shared):
     """What cannot be lowered for an accelerator is found here, without one."""
     exported = jax.export.export(shared.train_step, platforms=("cpu", "cuda", "tpu"))(
         shared.abstract_state, BATCH
     )
     assert exported.platforms == ("cpu", "cuda", "tpu")
-
-
-def test_skipped_step_changes_the_numbers_of_the_step_alone():
-    model = nnx.Linear(3, 1, rngs=nnx.Rngs(0))
-
-    def loss(model, batch, rng):
-        del rng
-        total = jnp.sum(model(batch))
-        return TokenLosses(total, total, total, jnp.float32(1)), {}
-
-    definition, parameters = nnx.split(model)
-    adam = optax.adam(lambda _: jnp.float32(0.1))
-    state = TrainState(
-        step=jnp.int32(0),
-        parameters=parameters,
-        average=jax.tree.map(jnp.array, parameters),
-        optimizer=adam.init(parameters),
-        lr_scale=jnp.float32(1),
-        rng=jax.random.key(0),
-    )
-    mesh = make_mesh(MeshPart(data=1))
-    step, _ = make_steps(
-        definition,
-        loss,
-        adam,
-        lambda _: jnp.float32(0.1),
-        mesh=mesh,
-        parameter_shapes=parameters,
-        state_shardings=shardings(state, mesh),
-        decay=0.5,
-        skips_nonfinite=True,
-    )
-    state, measured = step(state, np.ones((2, 3), np.float32))
-    assert measured["skipped"] == 0 and np.isfinite(measured["loss"])
-    before = digests(state)
-    for value in (np.nan, np.inf):
-        state, measured = step(state, np.full((2, 3), value, np.float32))
-        assert measured["skipped"] == 1
-        assert {name for name, digest in digests(state).items() if digest != before[name]} == {
-            "step",
-            "optimizer/1/count",
-        }
-    assert int(state.step) == int(state.optimizer[1].count) == 3  # the schedule follows the step

@@ -1,32 +1,13 @@
-"""SIGTERM and Ctrl-C: a training saves its state and ends, in all its processes."""
+"""SIGTERM and Ctrl-C: a training saves its state after the running step, and ends."""
 
 import os
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from threading import Thread, current_thread, main_thread
 from types import FrameType
 from typing import Any, Self
 
-import jax
-
-from experiments.errors import Stopped
-from experiments.processes import any_process
-
 SIGNALS = signal.SIGTERM, signal.SIGINT
-
-_measuring: "Interruption | None" = None  # within `raising`
-
-
-def stop_point() -> None:
-    """Raise `Stopped` in a measurement in training, if a signal has come to any process.
-
-    All processes call it between two parts of a measurement, each of which is a step for the
-    timeout.
-    """
-    if _measuring is not None and any_process(_measuring.requested):
-        raise Stopped
 
 
 class Interruption:
@@ -43,22 +24,7 @@ class Interruption:
     def __init__(self) -> None:
         """Take no signals yet."""
         self.requested = False
-        self._raises = False
-        self._before: dict[int, Any] = {}
-
-    @contextmanager
-    def raising(self) -> Iterator[None]:
-        """Raise `Stopped` in this block at a signal, when the running call has ended.
-
-        Several processes raise it together, at the next `stop_point`.
-        """
-        global _measuring
-        self._raises, _measuring = jax.process_count() == 1, self
-        try:
-            stop_point()
-            yield
-        finally:
-            self._raises, _measuring = False, None
+        self._handlers: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
         """Take the signals; in a thread other than the main one, none can be taken."""
@@ -69,14 +35,14 @@ class Interruption:
         self._thread = Thread(target=self._watch, args=(reading,), name="signals", daemon=True)
         self._thread.start()
         self._wakeup = signal.set_wakeup_fd(self._writing, warn_on_full_buffer=False)
-        self._before = {number: signal.signal(number, self._handle) for number in SIGNALS}
+        self._handlers = {number: signal.signal(number, self._handle) for number in SIGNALS}
         return self
 
     def __exit__(self, *exception: object) -> None:
         """Give the signals back."""
-        if not self._before:
+        if not self._handlers:
             return
-        for number, handler in self._before.items():
+        for number, handler in self._handlers.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(self._wakeup)
         os.close(self._writing)  # ends the thread
@@ -85,9 +51,6 @@ class Interruption:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         del number, frame
         self.requested = True
-        if self._raises:
-            self._raises = False
-            raise Stopped
 
     def _watch(self, reading: int) -> None:
         """Read the numbers of signals as they come, in a thread."""
@@ -99,8 +62,8 @@ class Interruption:
                 os._exit(128 + numbers[0])
             is_first, self.requested = False, True
             print(
-                "\nthe state is saved when the running step has ended; a second signal ends the "
-                "process at once",
+                "\nthe state is saved when the running step or measurement has ended; a second "
+                "signal ends the process at once",
                 file=sys.stderr,
                 flush=True,
             )

@@ -1,1 +1,0 @@
-"""From a model, a loss and batches to a trained model."""

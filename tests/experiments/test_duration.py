@@ -1,0 +1,70 @@
+"""Durations in every unit, and what is refused of them."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from experiments.config.train import TrainPart, with_steps
+from experiments.data.examples import EncodedExamples, EncodedPair
+from experiments.data.pipeline import Buckets, Epoch, PackedRows, ShuffledBatches
+from experiments.data.text_windows import RandomWindows
+from experiments.errors import UsageError
+
+EPOCH = Epoch(steps=7, examples=60, tokens=1000)
+
+
+@pytest.mark.parametrize(
+    "text, steps",
+    [
+        ("5 steps", 5),
+        ("3 epochs", 21),
+        ("0.5 epochs", 4),
+        ("120 examples", 14),
+        ("1e3 tokens", 7),
+        ("1 tokens", 1),
+        (" 0.07  epochs", 1),
+    ],
+)
+def test_every_unit_counts_steps(text, steps):
+    train = TrainPart(duration=text, steps=20, warmup_steps=0)
+    resolved = with_steps(train, lambda: EPOCH)
+    assert (resolved.steps, resolved.duration, train.steps) == (steps, "", 20)
+
+
+def test_mistakes_are_one_sentence():
+    for number in ("ten", "-1", "0", "1/0", "1e99999999", "inf"):
+        with pytest.raises(ValueError, match="needs a number, as in '10 epochs', got"):
+            TrainPart(duration=f"{number} epochs")
+    for text, sentence in (("3 epoch", "did you mean 'epochs'"), ("3", "duration: the unit")):
+        with pytest.raises(ValueError, match=sentence):
+            TrainPart(duration=text)
+
+
+def test_warmup_must_be_shorter_than_the_duration_and_may_be_longer_than_the_steps():
+    train = TrainPart(duration="1 epochs", steps=5, warmup_steps=7)
+    with pytest.raises(UsageError, match=r"'1 epochs': .* in \[0, steps=7\), got 7"):
+        with_steps(train, lambda: EPOCH)
+    assert with_steps(TrainPart(steps=200), None).steps == 200
+
+
+PAIRS = EncodedExamples(
+    EncodedPair([3] * source, [3] * target) for source, target in ((2, 3), (1, 1), (3, 2))
+)
+
+
+@pytest.mark.parametrize(
+    "data, epoch",
+    [
+        # A batch of 8 positions has two rows of 4.
+        (ShuffledBatches(PAIRS, Buckets([4], 8), seed=0), Epoch(steps=2, examples=3, tokens=9)),
+        (ShuffledBatches(PAIRS, PackedRows((6, 7), 14), seed=0), Epoch(1, examples=3, tokens=9)),
+        (
+            ShuffledBatches(EncodedExamples([([3, 4],), ([5],)]), PackedRows([5], 15), seed=0),
+            Epoch(steps=Fraction(1, 3), examples=2, tokens=5),
+        ),
+        (RandomWindows(np.arange(11), context=3, size=2, seed=0), Epoch(2, 4, tokens=10)),
+    ],
+)
+def test_steps_examples_and_tokens_of_an_epoch(data, epoch):
+    assert data.epoch == epoch
