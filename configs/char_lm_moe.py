@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 
 from configs import char_lm
 from configs.forms import FULL, is_tiny
-from experiments.config.flags import as_config_dict
+from experiments.config.build import as_config_dict
 from experiments.config.model import ExpertsPart
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from ml_collections import ConfigDict
 
 from experiments.config import Config
-from experiments.config.flags import as_config_dict
+from experiments.config.build import as_config_dict
 from experiments.config.model import EncoderDecoderModel, RecurrentModel
 
 SAMPLES = Path(__file__).parent / "samples"  # data of the tiny forms

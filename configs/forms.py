@@ -1,5 +1,7 @@
 """Forms of a configuration: the part after the colon in `configs/NAME.py:tiny`."""
 
+from experiments.errors import UsageError
+
 FULL, TINY = "", "tiny"
 
 
@@ -7,8 +9,8 @@ def is_tiny(form: str) -> bool:
     """Return whether the form is the tiny one.
 
     Raises:
-        ValueError: an unknown form.
+        UsageError: an unknown form.
     """
     if form not in (FULL, TINY):
-        raise ValueError(f"a configuration has the form 'tiny' or none, got {form!r}")
+        raise UsageError(f"a configuration has the form 'tiny' or none, got {form!r}")
     return form == TINY

@@ -9,13 +9,13 @@ score      numbers of parameters as published: equal for GPT-2 small, Llama-3 8B
            with its pooler; 0.2 % fewer for GPT-3; 2.9 % fewer for Transformer base
 """
 
-from difflib import get_close_matches
 from typing import Any
 
 from ml_collections import ConfigDict
 
-from experiments.config.flags import as_config_dict
-from experiments.config.mesh import MeshPart
+from experiments.config.build import as_config_dict
+from experiments.config.train import MeshPart
+from experiments.errors import UsageError, nearest
 
 
 def gpt2_small() -> ConfigDict:
@@ -200,15 +200,11 @@ def get_config(name: str = "") -> ConfigDict:
     """Return the model with the name after the colon of `configs/presets.py:NAME`.
 
     Raises:
-        ValueError: an unknown name.
+        UsageError: an unknown name.
     """
     if name not in PRESETS:
-        near = get_close_matches(name, PRESETS, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(
-            f"the preset, configs/presets.py:NAME, must be one of {', '.join(PRESETS)}, "
-            f"got {name!r}{hint}"
-        )
+        known = ", ".join(PRESETS)
+        raise UsageError(f"the preset must be one of {known}, got {name!r}{nearest(name, PRESETS)}")
     config = PRESETS[name]()
     config.batch.microbatches = 1
     config.mesh = as_config_dict(MeshPart())

@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 
 from configs import defaults, multi30k
 from configs.forms import FULL, is_tiny
-from experiments.config.flags import as_config_dict
+from experiments.config.build import as_config_dict
 from experiments.data.tfds import TfdsData
 
 

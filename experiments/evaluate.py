@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.config import Config
-from experiments.config.differences import differences, flat
+from experiments.config.build import differences, flat
 from experiments.errors import as_usage_errors, one_of
 from experiments.evaluation.other_run import OtherRun, load_other_run
 from experiments.registry import TASKS

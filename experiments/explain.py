@@ -32,7 +32,7 @@ from experiments.analysis.replaced_weights import loss_table
 from experiments.analysis.replaced_weights import notes as loss_notes
 from experiments.analysis.tables import markdown, write_tables
 from experiments.config import Config
-from experiments.config.mesh import MeshPart
+from experiments.config.train import MeshPart
 from experiments.data.vocabulary import EOS
 from experiments.errors import UsageError, as_usage_errors, one_of
 from experiments.explanations import ORIGIN

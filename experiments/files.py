@@ -8,19 +8,19 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
 
+from experiments.errors import UsageError
+
 PART = ".part"  # ends the name of a file or folder while it is written
 WEEK = 7 * 24 * 60 * 60
 
 
 @contextmanager
 def named_errors(path: Path) -> Iterator[None]:
-    """Add this path to an `OSError` without a file name, such as that of a full disk."""
+    """Raise an `OSError`, such as that of a full disk, as a `UsageError` that names the file."""
     try:
         yield
     except OSError as error:
-        if error.filename is not None or error.errno is None:
-            raise
-        raise OSError(error.errno, error.strerror, str(path)) from error
+        raise UsageError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def write_whole(path: Path, content: str | bytes) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from experiments.config.differences import differences
+from experiments.config.build import differences
 from experiments.errors import UsageError
 from experiments.explanations import explanations
 from experiments.files import write_whole

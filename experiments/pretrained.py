@@ -23,7 +23,7 @@ from attention.decoding import (
 from attention.modules import EncoderDecoder
 from experiments.compilation import compiled
 from experiments.config.build import build
-from experiments.config.decoding import PretrainedPart
+from experiments.config.model import PretrainedPart
 from experiments.errors import UsageError, as_usage_errors
 from experiments.inference.prediction import Prediction, predictions, show
 from experiments.inference.text_generator import Continuation, generated, sampling

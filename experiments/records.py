@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 
 from ml_collections import ConfigDict
 
-from experiments.config.differences import flat, is_within
+from experiments.config.build import flat, is_within
 from experiments.data.fingerprint import fingerprint
 from experiments.errors import UsageError
 from experiments.files import write_whole

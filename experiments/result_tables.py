@@ -25,7 +25,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from experiments.config_files import DEFAULT, config_files, load_config
+from experiments.config.files import DEFAULT, config_files, load_config
 from experiments.errors import UsageError, nearest
 from experiments.records import Record, label_of, table
 from experiments.registry import TASKS

@@ -9,7 +9,7 @@ from typing import Any
 from flax import nnx
 
 from experiments.config import Config
-from experiments.config.mesh import MeshPart
+from experiments.config.train import MeshPart
 from experiments.data.tokenizers import Tokenizers
 from experiments.inference.prediction import Prediction
 from experiments.registry import TASKS
@@ -91,4 +91,4 @@ class Run:
         """
         from attention.weights import save
 
-        save(self.model, folder, config=self.config.model.library())
+        save(self.model, folder, config=self.config.model)

@@ -6,7 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from experiments.config_files import REPOSITORY
+from experiments.config.files import REPOSITORY
 from experiments.environment import environment
 from experiments.errors import UsageError
 from experiments.files import write_whole

@@ -6,7 +6,6 @@ from typing import Any
 import sacrebleu
 from sacrebleu.significance import PairedTest
 
-from experiments.errors import errors_of
 from experiments.registry import METRICS
 
 
@@ -26,19 +25,13 @@ def answer_scores(
         references: one correct answer each.
         tokenized: whether the text is tokenized already. Its BLEU is not comparable with that of
             plain text, so "bleu" is replaced by "tok_bleu".
-
-    Raises:
-        UsageError: a metric failed, or returned no number.
     """
     scores: dict[str, Any] = {"sentences": len(references)}
     for name in metrics:
         name = "tok_bleu" if tokenized and name == "bleu" else name
-        metric = METRICS[name]
-        with errors_of(f"the metric {name!r}"):
-            found = metric(answers, references)
-            found = found if isinstance(found, Mapping) else {name: found}
-            for key, each in found.items():
-                scores[key] = each if isinstance(each, str) else float(each)
+        found = METRICS[name](answers, references)
+        for key, each in (found if isinstance(found, Mapping) else {name: found}).items():
+            scores[key] = each if isinstance(each, str) else float(each)
     return scores
 
 

@@ -13,7 +13,7 @@ from attention.decoding import GenerationOutput, Greedy, Sample, generate, strea
 from attention.modules import POSITIONS
 from experiments.compilation import compiled
 from experiments.config import Config
-from experiments.config.decoding import SamplingPart
+from experiments.config.model import SamplingPart
 from experiments.data.tokenizers import Tokenizer
 from experiments.data.vocabulary import EOS
 from experiments.inference.prediction import Prediction

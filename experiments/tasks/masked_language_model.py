@@ -19,7 +19,7 @@ from experiments.analysis.senses import (
     occurrences,
     sense_accuracy,
 )
-from experiments.config.batch import SentenceBatchPart
+from experiments.config.data import SentenceBatchPart
 from experiments.config.model import EncoderModel
 from experiments.config.train import LabelTrainPart
 from experiments.data.masking import FixedMasks, MaskedBatch, MaskedWindows, Masking
@@ -55,9 +55,7 @@ class MaskedLanguageModeling(Task[MaskedBatch]):
     def model(self, rngs: nnx.Rngs) -> MaskedLanguageModel:
         """As in `Task`; the last token is the gap."""
         size = len(self.tokenizers.source) + 1
-        return MaskedLanguageModel.from_config(
-            self.config.model.library(), vocab_size=size, rngs=rngs
-        )
+        return MaskedLanguageModel.from_config(self.config.model, vocab_size=size, rngs=rngs)
 
     def _layout(self, *lengths: int) -> Buckets[Batch]:
         return Buckets([*lengths, self.config.model.max_length], self.config.batch.tokens)

@@ -35,7 +35,7 @@ from experiments.data.store import (
     store_text,
 )
 from experiments.data.tokenizers import SIDES, Tokenizers
-from experiments.errors import UsageError, as_usage_errors, errors_of
+from experiments.errors import UsageError, as_usage_errors
 from experiments.evaluation.scores import answer_scores
 from experiments.inference.prediction import Prediction, predictions
 from experiments.losses import Objective, TokenLosses, objective
@@ -225,10 +225,8 @@ class Task(ABC, Generic[Batch]):
             found |= self.answer_scores(answers, "validation", metrics)
         for name in names:
             if name in EVALUATORS:
-                evaluator = EVALUATORS[name]
-                with errors_of(f"the evaluator {name!r}"):
-                    for key, value in evaluator(self, state).items():
-                        found[key] = value if isinstance(value, str) else float(value)
+                for key, value in EVALUATORS[name](self, state).items():
+                    found[key] = value if isinstance(value, str) else float(value)
         return {name: value for name, value in found.items() if not isinstance(value, str)}
 
     @cached_property

@@ -18,9 +18,8 @@ from experiments.analysis.agreement import Explainer
 from experiments.analysis.collect import Example
 from experiments.analysis.figures import maps_figure, save
 from experiments.config import Config
-from experiments.config.batch import PairBatchPart
-from experiments.config.decoding import SearchPart
-from experiments.config.model import EncoderDecoderModel, RecurrentModel
+from experiments.config.data import PairBatchPart
+from experiments.config.model import EncoderDecoderModel, RecurrentModel, SearchPart
 from experiments.config.train import LabelTrainPart
 from experiments.data.packing import row_lengths
 from experiments.data.rows import Batch, Encoded, EncodedPair, PackedPairs
@@ -107,7 +106,7 @@ class Translation(Task[Batch | PackedPairs]):
     def model(self, rngs: nnx.Rngs) -> nnx.Module:
         """As in `Task`."""
         return ARCHITECTURES[self.config.architecture].from_config(
-            self.config.model.library(),
+            self.config.model,
             source_vocab_size=len(self.tokenizers.source),
             target_vocab_size=len(self.tokenizers.target),
             rngs=rngs,

@@ -31,13 +31,13 @@ def resolve_duration(config: Config, epoch: Callable[[Config], Epoch]) -> Config
         epoch: counts the data of a config; called only for a duration.
 
     Raises:
-        UsageError: the warm-up is longer.
+        UsageError: no step.
     """
     duration = config.train.duration
     if not duration:
         return config
     steps = num_steps(duration, epoch(config))
     with as_usage_errors(f"train.duration={duration!r}: train."):
-        train = replace(config.train, steps=steps, duration="")
-    print(f"{duration} are {steps:,} steps")
+        train = config.train.with_steps(steps)
+    print(f"{duration} are {steps:,} steps, {train.warmup_steps:,} of them warm-up")
     return replace(config, train=train)

@@ -15,7 +15,7 @@ from experiments.config import Config
 from experiments.config.train import TrainPart
 from experiments.data.batches import TrainingBatches
 from experiments.environment import bits_depend_on
-from experiments.errors import Stopped, UsageError
+from experiments.errors import DivergedError, Stopped, UsageError
 from experiments.files import remove_abandoned, write_whole
 from experiments.metrics import Metrics, read_metrics, start_wandb
 from experiments.origin import origin
@@ -106,7 +106,7 @@ def fit_in(
     Raises:
         UsageError: another process trains this run, its checkpoints are missing or damaged, or
             cannot be written, or `profile` or `wandb` cannot start.
-        FloatingPointError: a loss or a gradient that is not finite.
+        DivergedError: a loss or a gradient that is not finite.
         Stopped: by SIGTERM or Ctrl-C, after the state was saved.
     """
     config, learner = task.config, task.learner
@@ -150,7 +150,7 @@ def fit_in(
                 )
             except NonFiniteError as error:
                 why = _with_batch(error, workdir, batches, config)
-                raise FloatingPointError(why) from error
+                raise DivergedError(why) from error
             finally:
                 checkpoints.wait()
         trained = Trained.of(checkpoints, learner.to_save(state), progress, config)

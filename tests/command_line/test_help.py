@@ -9,7 +9,7 @@ import pytest
 
 import run
 from experiments.cli import FLAGS, MODES, parse
-from experiments.config_files import load_config
+from experiments.config.files import load_config
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 HEAVY = ("jax", "numpy", "flax", "optax", "orbax", "tensorflow_datasets")

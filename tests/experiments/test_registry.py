@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from experiments.registry import LOSSES, METRICS, DATASETS, TASKS, Registry
+from experiments.registry import LOSSES, METRICS, TASKS, Registry
 
 
 def test_an_entry_is_imported_when_it_is_looked_up(monkeypatch):

@@ -6,9 +6,9 @@ import pytest
 from ml_collections import ConfigDict
 
 from experiments.config import Config
-from experiments.config.flags import as_config_dict
+from experiments.config.build import as_config_dict
+from experiments.config.files import import_plugin
 from experiments.errors import UsageError
-from experiments.plugin import import_plugin
 from experiments.workdir import Workdir
 
 

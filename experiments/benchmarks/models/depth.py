@@ -66,7 +66,7 @@ def learner(settings: Config, layers: int, *, scan: bool = True) -> Learner:
     """Return the training of a language model of `layers` layers, scanned or unrolled."""
     # Without remat, a shallow stack is always unrolled.
     changed = {"decoder_layers": layers, "remat": True, "scan": scan}
-    return make_learner(replace(settings.model.library(), **changed), VOCABULARY, settings)
+    return make_learner(replace(settings.model, **changed), VOCABULARY, settings)
 
 
 def _batch(settings: ConfigDict) -> TextBatch:

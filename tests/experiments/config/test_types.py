@@ -8,8 +8,7 @@ import pytest
 
 from experiments.cli import parse
 from experiments.config import Config
-from experiments.config.build import build, helps
-from experiments.config.flags import as_config_dict
+from experiments.config.build import as_config_dict, build, helps
 from experiments.config.model import DecoderModel, EncoderDecoderModel, ExpertsPart, RecurrentModel
 from experiments.data.toy import ToyData
 from experiments.errors import UsageError

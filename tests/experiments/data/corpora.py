@@ -8,7 +8,7 @@ from experiments.config.build import as_tree, build
 from experiments.data.pairs import SentencePair
 from experiments.data.store import store_text
 from experiments.data.tokenizers import Text, Tokenizers
-from experiments.registry import DATASETS, DATASETS
+from experiments.registry import DATASETS
 
 
 def data_part(name: str, tree: dict[str, Any]) -> Any:

@@ -12,7 +12,7 @@ from experiments.data.pairs import SentencePair
 from experiments.data.source import Source
 from experiments.data.sources import store_split
 from experiments.errors import UsageError
-from experiments.registry import DATASETS, DATASETS
+from experiments.registry import DATASETS
 from tests.experiments.data.corpora import changed, data_part, learn, load_split
 from tests.experiments.data.prepared import NAME, prepare
 

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.config_files import load_config
+from experiments.config.files import load_config
 from experiments.errors import UsageError
 from experiments.evaluation.other_run import OtherRun, load_other_run
 from experiments.evaluation.scores import paired_bootstrap

@@ -19,7 +19,7 @@ from attention.decoding import (
 from configs import toy_translation, toy_translation_rnn
 from experiments.analysis.collect import Collector
 from experiments.config import Config
-from experiments.config.flags import as_config_dict
+from experiments.config.build import as_config_dict
 from experiments.data.tokenizers import Tokenizers, WordTokenizer
 from experiments.data.vocabulary import BOS, EOS, PAD, SPECIALS, Vocabulary
 from experiments.data.words import WORDS, Tokens

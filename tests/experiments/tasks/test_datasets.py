@@ -10,14 +10,14 @@ import tensorflow_datasets as tfds
 
 from configs import defaults
 from experiments.config import Config
-from experiments.config_files import load_config
+from experiments.config.files import load_config
 from experiments.data.pairs import SentencePair
 from experiments.data.source import Source
 from experiments.data.sources import Splits
 from experiments.data.store import store_text
 from experiments.errors import UsageError
 from experiments.inference.prediction import Prediction
-from experiments.registry import DATASETS, TASKS
+from experiments.registry import TASKS
 
 SMALL = {"width": 16, "num_heads": 2, "hidden": 8, "max_length": 96}
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from configs import toy_translation
 from experiments.config import Config
-from experiments.config_files import load_config
+from experiments.config.files import load_config
 from experiments.data.rows import PackedPairs, pack_batch
 from experiments.data.tokenizers import Tokenizers, WordTokenizer
 from experiments.data.vocabulary import SPECIALS, Vocabulary

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from experiments.config.mesh import MeshPart
+from experiments.config.train import MeshPart
 from experiments.data.skip_grams import SkipGramBatch
 from experiments.losses import negative_sampling_losses, per_token
 from experiments.sharding import accumulated, make_mesh

@@ -14,7 +14,7 @@ from experiments.analysis.description import Description
 from experiments.checkpoint import Checkpoints
 from experiments.compilation import compiled
 from experiments.config import Config
-from experiments.config.mesh import MeshPart
+from experiments.config.train import MeshPart
 from experiments.data.rows import EncodedPair, pad_batch
 from experiments.data.text import TextBatch
 from experiments.data.tokenizers import CharacterTokenizer, Tokenizers, WordTokenizer

@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 
 from attention.modules import LanguageModel, TransformerConfig
-from experiments.config.mesh import MeshPart
+from experiments.config.train import MeshPart
 from experiments.losses import cross_entropy, token_losses
 from experiments.sharding import constrain, make_mesh
 from experiments.tiled_loss import tiled_token_losses
