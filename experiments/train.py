@@ -40,6 +40,7 @@ def train(
     task = TASKS[config.task].prepare(config, cache, workdir)
     for split in task.known_splits:
         task.ids(split)  # raises for an example that does not fit
+        task.batches(split)  # or whose batches have no room for it
     batches = task.training_batches()
     task.learner.trace(task.learner.batch_reader(batches)(0)[0])
     texts = {name: task.splits[name].fingerprint for name in task.known_splits}

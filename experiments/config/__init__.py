@@ -147,13 +147,13 @@ class Config(Part):
 
 
 def _dataset(task: str, name: str | None) -> tuple[str, type]:
-    """Return name and type of the data of a task, of its first dataset if `name` is None.
+    """Return name and type of the data of a task, the toy language if `name` is None and it fits.
 
     Raises:
         ValueError: an unknown dataset, or one that does not serve the task.
     """
     known = datasets_of(task)
-    name = name or next(iter(known), "")
+    name = name or ("toy" if "toy" in known else next(iter(known), ""))
     if name in DATASETS and name not in known:
         raise ValueError(
             f"data.name={name!r} contains {', '.join(DATASETS[name].contains)}, and task={task!r} "

@@ -113,9 +113,10 @@ def build(kind: type[AnyPart], tree: Mapping[str, Any], path: str = "", owner: s
         return kind(**values)
     except ValueError as error:
         # A sentence that begins with a field becomes one about its full name.
-        is_field = re.match(r"(\w+)(\[|\.|=|:| must | and \w+=| is )", str(error))
-        prefix = path if not path or (is_field and is_field[1] in fields) else f"{path[:-1]}: "
-        raise UsageError(f"{prefix}{error}") from error
+        sentence = str(error).removeprefix(f"{path.split('.')[-2]}." if path else "")
+        field = re.match(r"(\w+)(\[|\.|=|:| must )", sentence)
+        prefix = path if not path or (field and field[1] in fields) else f"{path[:-1]}: "
+        raise UsageError(f"{prefix}{sentence}") from error
 
 
 def _converted(hint: AnyValue, value: AnyValue, name: str) -> AnyValue:

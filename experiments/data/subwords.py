@@ -8,13 +8,14 @@ from functools import cached_property
 
 import sentencepiece
 
-from experiments.config.data import TextPart
+from experiments.config.data import SMALLEST_SUBWORDS, TextPart
 from experiments.data.tokenizers import Text
 from experiments.data.vocabulary import BOS, EOS, PAD
 from experiments.errors import UsageError
 
 BLANK = "▁"  # of sentencepiece, for a blank
 STAND_IN = "\ufdd0"  # replaces that character in texts: a code point that Unicode reserves
+LARGEST = 8_000  # subwords, of a size that the text decides
 UNKNOWN = "▅"  # of sentencepiece: it ignores lines that contain it
 
 
@@ -106,7 +107,29 @@ class Subwords(Text):
 
 
 def _train(kind: str, size: int, texts: Callable[[], Iterator[str]]) -> bytes:
-    """Return a model that changes no character and has a subword for every byte."""
+    """Return a model that changes no character and has a subword for every byte.
+
+    The size 0 is a tenth of the words of the text, at most 8,000, within the limits of the text.
+
+    Raises:
+        UsageError: a size that does not fit the text.
+    """
+    if size:
+        return _train_size(kind, size, texts)
+    size = min(LARGEST, max(SMALLEST_SUBWORDS, sum(len(text.split()) for text in texts()) // 10))
+    try:
+        return _train_size(kind, size, texts)
+    except _SizeError as error:
+        return _train_size(kind, error.limit, texts)
+
+
+class _SizeError(UsageError):
+    """A size outside the limits of a text; `limit` is the nearest one inside."""
+
+    limit: int
+
+
+def _train_size(kind: str, size: int, texts: Callable[[], Iterator[str]]) -> bytes:
     model = io.BytesIO()
 
     def lines() -> Iterator[str]:
@@ -131,17 +154,24 @@ def _train(kind: str, size: int, texts: Callable[[], Iterator[str]]) -> bytes:
             minloglevel=2,
         )
     except RuntimeError as error:
-        raise UsageError(f"text.size={size} {_reason(str(error))}") from error
+        raise _size_error(size, str(error)) from error
     return model.getvalue()
 
 
-def _reason(error: str) -> str:
+def _size_error(size: int, error: str) -> UsageError:
     """Return what is wrong with a size, from the message of sentencepiece."""
     if high := re.search(r"too high .*<= (\d+)", error):
-        return f"is more than the {high[1]} subwords that this text has: choose at most {high[1]}"
-    if low := re.search(r"smaller than required_chars\. \d+ vs (\d+)", error):
-        return f"is less than the {low[1]} subwords that this text needs: choose at least {low[1]}"
-    return f"cannot be learned: {error.strip().splitlines()[-1].rpartition('] ')[2]}"
+        reason = f"is more than the {high[1]} subwords that this text has: choose at most {high[1]}"
+    elif low := re.search(r"smaller than required_chars\. \d+ vs (\d+)", error):
+        reason = (
+            f"is less than the {low[1]} subwords that this text needs: choose at least {low[1]}"
+        )
+    else:
+        reason = f"cannot be learned: {error.strip().splitlines()[-1].rpartition('] ')[2]}"
+        return UsageError(f"text.size={size} {reason}")
+    found = _SizeError(f"text.size={size} {reason}")
+    found.limit = int((high or low)[1])
+    return found
 
 
 def _checked(model: bytes) -> SubwordTokenizer:
