@@ -15,6 +15,7 @@ python run.py --help --config=NAME                  modes, configurations, flags
 
 import os
 import re
+import select
 import sys
 import time
 import traceback
@@ -56,6 +57,7 @@ def main(argv: Sequence[str]) -> int:
                 status = call(command, own)
         else:
             status = call(command, workdir)
+        sys.stdout.flush()
     except UsageError as error:
         print(f"run.py: {error}", file=sys.stderr)
     except Stopped as stopped:
@@ -64,26 +66,20 @@ def main(argv: Sequence[str]) -> int:
     except KeyboardInterrupt:
         print("\nstopped", file=sys.stderr)
         status = 130
-    except OSError:
-        if output_error() is None:
-            raise
-    if error := output_error():
+    except BrokenPipeError:
+        if not is_output_closed():
+            raise  # another pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it too
-        if not isinstance(error, BrokenPipeError):
-            print(f"run.py: standard output: {error.strerror}", file=sys.stderr)
-            return 2
         # The program that reads our output has ended; other processes have not: no success.
-        return int(jax.distributed.is_initialized())
+        status = int(jax.distributed.is_initialized())
     return status
 
 
-def output_error() -> OSError | None:
-    """Flush standard output; return the error, if it cannot be written."""
-    try:
-        sys.stdout.flush()
-    except OSError as error:
-        return error
-    return None
+def is_output_closed() -> bool:
+    """Return whether the program that reads standard output has ended."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)  # errors alone
+    return bool(poll.poll(0))
 
 
 def start_jax(command: Command) -> None:

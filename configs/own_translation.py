@@ -24,13 +24,13 @@ def get_config(form: str = FULL) -> ConfigDict:
     data, batch, model = config.data, config.batch, config.model
 
     data.faults = "drop"
-    data.longest = 50
+    data.longest = 40
     config.text.size = 0  # by the text
 
     batch.packed = True
     batch.tokens = 2_048
 
-    model.max_length = 256
+    model.max_length = 160
     model.tie = "all"
     model.dropout = 0.1
 

@@ -25,7 +25,7 @@ def prepare(config: Config, workdir: Workdir, cache: Path, *, beam: str | None =
     cache, map_function = cache.absolute(), map  # workers of Beam may be in other folders
     if beam is not None:
         if find_spec("apache_beam") is None:
-            raise UsageError('--beam needs an extra: pip install "attention[prepare]"')
+            raise UsageError('--beam needs an extra: pip install ".[prepare]"')
         from experiments.data.beam import BeamMap
 
         map_function = BeamMap(cache / "ids", beam.split())

@@ -29,7 +29,7 @@ from experiments.inference.prediction import Prediction, predictions, show
 from experiments.inference.text_generator import Continuation, generated, sampling
 from experiments.workdir import Workdir
 
-NEEDS = 'reading weights needs an extra: pip install "attention[weights]"'
+NEEDS = 'reading weights needs an extra: pip install ".[weights]"'
 
 BUCKETS = tuple(64 * 4**power for power in range(7))  # padded lengths of lines: each is compiled
 

@@ -84,7 +84,7 @@ class Run:
     translate = answer
 
     def save(self, folder: Path | str) -> None:
-        """Save the model for `attention.weights.load`, which needs `attention[weights]`.
+        """Save the model for `attention.weights.load`, which needs the extra `[weights]`.
 
         Raises:
             ValueError: a model that a `TransformerConfig` alone does not describe.

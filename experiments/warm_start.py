@@ -81,9 +81,7 @@ def _load(folder: Path, cache: Path, mesh: MeshPart) -> nnx.State:
     try:
         from attention.weights import load
     except ModuleNotFoundError as error:
-        raise UsageError(
-            'released weights need an extra: pip install "attention[weights]"'
-        ) from error
+        raise UsageError('released weights need an extra: pip install ".[weights]"') from error
     try:
         with as_usage_errors("train.start_from: "):
             model = load(folder)

@@ -49,7 +49,7 @@ def lines(config: "ParallelData", split: str) -> Iterator[tuple[Line, Line]]:
 
 
 def undivided_files(config: "ParallelData") -> list[Path]:
-    """Return the file of two columns, or the two files, that `data.path` names if it is no folder."""
+    """Return the file of two columns, or the two files, that `data.path` names, if it does."""
     path = Path(config.path)
     if path.is_file() or not config.path:
         return [path] if config.path else []

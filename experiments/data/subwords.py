@@ -161,16 +161,17 @@ def _train_size(kind: str, size: int, texts: Callable[[], Iterator[str]]) -> byt
 def _size_error(size: int, error: str) -> UsageError:
     """Return what is wrong with a size, from the message of sentencepiece."""
     if high := re.search(r"too high .*<= (\d+)", error):
-        reason = f"is more than the {high[1]} subwords that this text has: choose at most {high[1]}"
+        reason, limit = "is more than the {0} subwords that this text has: choose at most {0}", high
     elif low := re.search(r"smaller than required_chars\. \d+ vs (\d+)", error):
-        reason = (
-            f"is less than the {low[1]} subwords that this text needs: choose at least {low[1]}"
+        reason, limit = (
+            "is less than the {0} subwords that this text needs: choose at least {0}",
+            low,
         )
     else:
         reason = f"cannot be learned: {error.strip().splitlines()[-1].rpartition('] ')[2]}"
         return UsageError(f"text.size={size} {reason}")
-    found = _SizeError(f"text.size={size} {reason}")
-    found.limit = int((high or low)[1])
+    found = _SizeError(f"text.size={size} {reason.format(limit[1])}")
+    found.limit = int(limit[1])
     return found
 
 

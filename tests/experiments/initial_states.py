@@ -33,7 +33,6 @@ def drawn_state(shapes: TrainState) -> TrainState:
         step=np.int32(0),
         parameters=parameters,
         average=None if shapes.average is None else parameters,
-        lr_scale=np.float32(1),
         optimizer=jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes.optimizer),
         rng=jax.random.key(0),
     )
