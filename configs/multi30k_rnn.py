@@ -5,7 +5,7 @@ another writes, with additive attention (Bahdanau et al. 2015) or from the last 
 and training are those of `configs/multi30k_deen.py`, but that labels are not smoothed, and for five
 epochs: recurrent models cost more a step, and overfit sooner.
 
-command    python run.py --mode=compare --config=configs/multi30k_rnn.py --config.data.path=FOLDER
+command    python run.py --mode=sweep --config=configs/multi30k_rnn.py --config.data.path=FOLDER
            --grid.model.attention=additive,none
 hardware   two CPU cores
 time       41.5 min of training (multi30k_rnn/additive)

@@ -24,7 +24,7 @@ AnyPart = TypeVar("AnyPart")
 AnyValue = Any  # in signatures of functions that take a value of any field
 
 KINDS = {
-    int: "a whole number",
+    int: "an integer",
     float: "a number",
     str: "text",
     bool: "True or False",

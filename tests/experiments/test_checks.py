@@ -38,7 +38,7 @@ from experiments.workdir import Workdir
 )
 def test_a_config_that_cannot_run_is_refused(name, override, sentence):
     with pytest.raises(UsageError) as refusal:
-        parse(["run.py", f"--config={name}", f"--config.{override}"]).config
+        parse(["run.py", f"--config={name}", f"--config.{override}"])
     assert sentence in str(refusal.value)
 
 
