@@ -14,14 +14,10 @@ python run.py --help --config=NAME                  modes, configurations, flags
 """
 
 import os
-import re
 import select
 import sys
-import time
-import traceback
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from importlib import import_module
 
 import jax
@@ -36,13 +32,10 @@ from experiments.cli import (
 )
 from experiments.environment import num_cores
 from experiments.errors import Stopped, UsageError
-from experiments.processes import cores_per_process, own_workdir, start_processes
+from experiments.processes import cores_per_process, exit_process, own_workdir, start_processes
 from experiments.registry import TASKS
 from experiments.sharding import cores_as_devices
 from experiments.workdir import Workdir
-
-LOST = re.compile("gloo|nccl|connection", re.IGNORECASE)  # in errors after a process has ended
-NAMED_SECONDS = 15  # in which jax ends a process that has lost another one, with its number
 
 
 def main(argv: Sequence[str]) -> int:
@@ -130,33 +123,6 @@ def call(command: Command, workdir: Workdir) -> int:
     groups = lines_as_they_come(sys.stdin)
     form = command.options.get("format", "text")
     return int(module.predict(config, workdir, cache, groups, form) > 0)
-
-
-@contextmanager
-def exit_process() -> Iterator[None]:
-    """Exit: shut down jax.distributed after success; after an error without the barrier.
-
-    The other processes exit when they miss the heartbeat of this one. They would not reach the
-    barrier.
-    """
-    try:
-        yield
-    except BaseException as error:
-        if not jax.distributed.is_initialized():
-            raise
-        if isinstance(error, SystemExit) and not error.code:
-            jax.distributed.shutdown()
-            raise
-        if LOST.search(str(error)):
-            rank = f"process {jax.process_index()} of {jax.process_count()}"
-            hint = f"run.py: {rank} cannot reach another, which jax names below if it has ended"
-            print(hint, file=sys.stderr, flush=True)
-            time.sleep(NAMED_SECONDS)
-        if not isinstance(error, SystemExit):
-            traceback.print_exc()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(error.code if isinstance(error, SystemExit) else 1)
 
 
 if __name__ == "__main__":

@@ -9,10 +9,9 @@ score      docs/MODELS.md
 from ml_collections import ConfigDict
 
 from configs import char_lm, defaults, multi30k
-from configs.forms import FULL, is_tiny
 
 
-def get_config(form: str = FULL) -> ConfigDict:
+def get_config(form: str = "") -> ConfigDict:
     """The benchmark, or its tiny form that ends in seconds."""
     config = ConfigDict()
     config.task = "model_benchmark"
@@ -57,7 +56,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     translating.length = 20  # tokens of each answer without a workdir: parameters are random
     translating.seconds = 30.0  # of the timed calls of one measurement
 
-    if is_tiny(form):
+    if defaults.is_tiny(form):
         config.rounds = 2
         decoding.model.update({"width": 32, "hidden": 48, "max_length": 8})
         decoding.model.encoder_layers = decoding.model.decoder_layers = 1

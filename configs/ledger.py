@@ -8,12 +8,12 @@ score      experiments/RESULTS.md
 
 from ml_collections import ConfigDict
 
-from configs.forms import FULL, is_tiny
+from configs import defaults
 
 
-def get_config(form: str = FULL) -> ConfigDict:
+def get_config(form: str = "") -> ConfigDict:
     """Return the files that are read and written; the tiny form is the same."""
-    is_tiny(form)  # or it is refused
+    defaults.is_tiny(form)  # or it is refused
     config = ConfigDict()
     config.task = "ledger"
     config.folder = "workdirs"

@@ -15,10 +15,9 @@ score      not run
 from ml_collections import ConfigDict
 
 from configs import defaults
-from configs.forms import FULL, is_tiny
 
 
-def get_config(form: str = FULL) -> ConfigDict:
+def get_config(form: str = "") -> ConfigDict:
     """The experiment, or its tiny form that ends in seconds."""
     config = defaults.new("translation", "parallel", steps=2_000)
     data, batch, model = config.data, config.batch, config.model
@@ -36,7 +35,7 @@ def get_config(form: str = FULL) -> ConfigDict:
 
     config.train.label_smoothing = 0.1
 
-    if is_tiny(form):
+    if defaults.is_tiny(form):
         defaults.make_tiny(config)
         data.path = str(defaults.SAMPLES / "captions" / "train")
         batch.tokens = 512

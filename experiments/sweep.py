@@ -3,14 +3,12 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
 
 import jax
 
 from experiments.analysis.curves import draw_runs
 from experiments.config import Config
-from experiments.errors import UsageError
+from experiments.errors import DivergedError, UsageError
 from experiments.files import write_whole
 from experiments.metrics import import_wandb, read_metrics
 from experiments.records import Record, Run, label_of, table, warn_skipped
@@ -22,10 +20,7 @@ from experiments.workdir import Workdir
 
 
 def sweep(
-    runs: Mapping[str, Config],
-    workdir: Workdir,
-    cache: Path,
-    wandb: str | None = None,
+    runs: Mapping[str, Config], workdir: Workdir, cache: Path, wandb: str | None = None
 ) -> None:
     """Train each run, and write `sweep.json`, `sweep.md` and `sweep.png`.
 
@@ -35,47 +30,23 @@ def sweep(
         cache: folder of generated data.
         wandb: project of Weights & Biases that takes the metrics of each run too.
     """
-    places = train_all(runs, workdir, cache, wandb)
+    workdirs = train_all(runs, workdir, cache, wandb)
     points: dict[str, list[Run]] = {}
-    for name, place in places.items():
+    for name, place in workdirs.items():
         run = Run.read(place.path, name)
         points.setdefault(run.label or workdir.path.name, []).append(run)
-    records = [Record.of(label, found) for label, found in points.items()]
-    written = [record._asdict() for record in records]
-    write_report(workdir.path / "sweep", records, places, written, table(score_rows(records)))
-
-
-def write_report(
-    path: Path,
-    records: Sequence[Record],
-    places: Mapping[str, Workdir],
-    written: Any,  # noqa: ANN401 - any JSON values
-    text: str,
-    costs: Mapping[str, Mapping[int, float]] = MappingProxyType({}),
-) -> None:
-    """Write several runs as JSON, as Markdown and as a picture, and print the Markdown.
-
-    Args:
-        path: of the files, without their ends.
-        records: of the runs.
-        places: workdir of each run, for its learning curve.
-        written: content of the JSON file.
-        text: content of the Markdown file.
-        costs: seconds of a step of each run by the length of the sentences, if they were measured.
-    """
-    write_whole(path.with_suffix(".json"), json.dumps(written, indent=2) + "\n")
+    records = [Record.of(label, runs_of_point) for label, runs_of_point in points.items()]
+    path, text = workdir.path / "sweep", table(score_rows(records))
+    as_json = json.dumps([record._asdict() for record in records], indent=2)
+    write_whole(path.with_suffix(".json"), as_json + "\n")
     write_whole(path.with_suffix(".md"), text)
-    curves = {name: read_metrics(place.path) for name, place in places.items()}
-    draw_runs(curves, headlines(records), costs, path.with_suffix(".png"))
-    print(text, end="")
-    print(f"everything is in {path.parent}")
+    curves = {name: read_metrics(place.path) for name, place in workdirs.items()}
+    draw_runs(curves, headlines(records), {}, path.with_suffix(".png"))
+    print(f"{text}everything is in {workdir.path}")
 
 
 def train_all(
-    runs: Mapping[str, Config],
-    workdir: Workdir,
-    cache: Path,
-    wandb: str | None = None,
+    runs: Mapping[str, Config], workdir: Workdir, cache: Path, wandb: str | None = None
 ) -> dict[str, Workdir]:
     """Train each run that has not reached its end, each in its folder.
 
@@ -90,27 +61,27 @@ def train_all(
         raise UsageError(f"{workdir.path} is the workdir of a single run: choose another --workdir")
     if wandb:
         import_wandb()
-    places = {name: Workdir(workdir.path / name) for name in runs}
+    workdirs = {name: Workdir(workdir.path / name) for name in runs}
     resolved = {}
     for name, run in runs.items():
         try:
-            task = TASKS[run.task].prepare(run, cache, places[name])
+            task = TASKS[run.task].prepare(run, cache, workdirs[name])
             print(f"{name}: {task.learner.num_parameters:,} parameters", flush=True)
         except UsageError as error:
             raise UsageError(f"{name}: {error}") from error
         resolved[name] = task.config  # with the steps of a duration
     for name, run in resolved.items():
-        places[name].claim(run)
-    waiting = [name for name, run in resolved.items() if not has_ended(run, places[name])]
+        workdirs[name].claim(run)
+    waiting = [name for name, run in resolved.items() if not has_ended(run, workdirs[name])]
     print(f"{len(waiting)} of {len(runs)} runs have not reached their end")
     for name in waiting:
         print(f"== {name}")
         try:
-            train(resolved[name], places[name], cache, wandb=wandb)
-        except FloatingPointError as error:  # the others are trained all the same
+            train(resolved[name], workdirs[name], cache, wandb=wandb)
+        except DivergedError as error:  # the others are trained all the same
             warn_skipped(name, error)
         jax.clear_caches()  # or programs of all runs stay in memory
-    ended = {name: place for name, place in places.items() if has_ended(resolved[name], place)}
+    ended = {name: place for name, place in workdirs.items() if has_ended(resolved[name], place)}
     if not ended:
         raise UsageError(f"none of the runs in {workdir.path} reached its end")
     return ended
@@ -136,13 +107,10 @@ def has_ended(config: Config, workdir: Workdir) -> bool:
 
 def score_rows(records: Sequence[Record]) -> list[dict[str, str]]:
     """Return a row of the table for each record and split, with mean and standard deviation."""
-    known = [score for record in records for found in record.scores.values() for score in found]
+    known = [score for each in records for scores in each.scores.values() for score in scores]
     hidden = {*NOT_SHOWN} - {"loss"}
-    columns = [
-        score
-        for score in dict.fromkeys(("loss", *SHOWN, *known))
-        if score in known and score not in hidden
-    ]
+    ordered = dict.fromkeys(("loss", *SHOWN, *known))
+    columns = [score for score in ordered if score in known and score not in hidden]
     return [
         {"run": record.title, "split": split, "seeds": ", ".join(map(str, record.seeds))}
         | {label_of(score): record.written(split, score) for score in columns}
@@ -153,12 +121,12 @@ def score_rows(records: Sequence[Record]) -> list[dict[str, str]]:
 
 def headlines(records: Sequence[Record]) -> dict[str, dict[str, tuple[float, float]]]:
     """Return mean and standard deviation of one score of each split, by its name and by record."""
-    found: dict[str, dict[str, tuple[float, float]]] = {}
+    by_score: dict[str, dict[str, tuple[float, float]]] = {}
     for record in records:
         for split, scores in record.scores.items():
             score = record.headline(split)
             is_share, values = "%" in SHOWN.get(score, ("", ""))[1], scores[score]
             factor, unit = (100, " (%)") if is_share else (1, "")
             figures = (factor * values["mean"], factor * (values["std"] or 0))
-            found.setdefault(f"{split} {label_of(score)}{unit}", {})[record.title] = figures
-    return found
+            by_score.setdefault(f"{split} {label_of(score)}{unit}", {})[record.title] = figures
+    return by_score

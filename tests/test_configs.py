@@ -26,7 +26,7 @@ from tests.experiments.data.corpora import load_split
 from tests.experiments.initial_states import drawn_initial_states
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-HELPERS = {"defaults", "forms"}
+HELPERS = {"defaults"}
 NAMES = sorted(path.stem for path in (REPOSITORY / "configs").glob("*.py"))
 LAUNCHABLE = [name for name in NAMES if name not in HELPERS]
 BENCHMARKS = {"benchmark", "benchmark_models"}
@@ -53,7 +53,8 @@ TRANSLATE = {"toy_translation_rnn", "multi30k"}
 MEASURED_AGAIN = {"char_lm": None, "masked_lm": "test", "digits": None, "word_vectors": "test"}
 # Fields that choose the types of the others, and fields of a choice that no recipe makes.
 UNREAD = {"task", "architecture", "data.name", "data.cutoff"}
-UNREAD |= {"train.start_except", "model.per_layer"}
+# Fields that images or texts alone have.
+UNREAD |= {"train.start_except", "model.per_layer", "model.patch_size", "model.embedding_norm"}
 READ_BY_DECODING = {"data.tokenized"} | {
     f"decoding.{name}" for name in ("hypotheses", "length_penalty", "n_best")
 }

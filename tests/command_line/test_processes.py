@@ -55,7 +55,7 @@ def connected(monkeypatch):
 
 
 def test_error_that_resembles_a_lost_process_has_its_traceback(connected, monkeypatch, capsys):
-    monkeypatch.setattr(run, "NAMED_SECONDS", 0)
+    monkeypatch.setattr("experiments.processes.NAMED_SECONDS", 0)
     with run.exit_process():
         raise RuntimeError("NCCL: invalid usage")
     error = capsys.readouterr().err

@@ -7,7 +7,7 @@ import pytest
 
 from experiments import sweep
 from experiments.cli import parse
-from experiments.errors import UsageError
+from experiments.errors import DivergedError, UsageError
 from experiments.workdir import Workdir
 from run import call
 
@@ -41,7 +41,7 @@ def trained(monkeypatch):
     def train(config, workdir, cache, wandb):
         trained.append(workdir.path.name)
         if config.model.width == 48:
-            raise FloatingPointError("the loss became nan")
+            raise DivergedError("the loss became nan")
         write_results(workdir, config.model.width / 64 - config.seed / 10)
 
     monkeypatch.setattr(sweep, "train", train)
