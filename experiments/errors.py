@@ -27,10 +27,10 @@ class Stopped(BaseException):
 
 @contextmanager
 def as_usage_errors(where: str = "") -> Iterator[None]:
-    """Raise each `ValueError` of the library as a `UsageError`, with a prefix."""
+    """Raise errors of the library about values and missing files as a `UsageError`."""
     try:
         yield
-    except ValueError as error:
+    except (ValueError, FileNotFoundError) as error:
         raise UsageError(f"{where}{error}") from error
 
 
