@@ -71,9 +71,7 @@ class TextPart(Part):
 
 @dataclass(frozen=True, kw_only=True)
 class _Batch(Part):
-    microbatches: int = option(
-        1, "parts of a batch, one after another, to use less memory", least=1
-    )
+    microbatches: int = option(1, "parts of a batch, one after another, for memory", least=1)
 
 
 @dataclass(frozen=True, kw_only=True)

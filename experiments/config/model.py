@@ -15,6 +15,7 @@ from experiments.registry import METRICS
 
 # `train.dtype` decides the dtype of the computation, and no task has token types.
 _OTHERS = frozenset({"dtype", "param_dtype", "num_token_types"})
+DEFAULT_METRICS = ("exact_match", "bleu", "chrf")
 _OF_WORDS = frozenset({"tie", "output_bias", "logit_scale", "logit_softcap"})
 
 
@@ -24,9 +25,7 @@ class ExpertsPart(Part):
 
     number: int = option(4, "experts of a layer", least=2)
     every: int = option(2, "one of so many layers has experts", least=1)
-    capacity_factor: float = option(
-        1.25, "tokens that an expert takes in training ÷ its share", above=0
-    )
+    capacity_factor: float = option(1.25, "tokens of an expert in training ÷ its share", above=0)
     balance: float = option(0.01, "factor of the balance loss", least=0)
 
 
@@ -112,11 +111,7 @@ class SearchPart(Part):
     hypotheses: int = option(100, "hypotheses at once, of all sentences", least=1)
     length_penalty: float = option(0.0, "alpha of the length penalty of GNMT; 0: none")
     n_best: int = option(1, "translations of a sentence with --format=json", least=1)
-    metrics: tuple[str, ...] = option(
-        ("exact_match", "bleu", "chrf"),
-        "of the translations, when a model is evaluated",
-        among=METRICS,
-    )
+    metrics: tuple[str, ...] = option(DEFAULT_METRICS, "of the translations", among=METRICS)
 
     def __post_init__(self) -> None:
         """Check the fields."""
@@ -129,11 +124,7 @@ class SearchPart(Part):
 class SamplingPart(Part):
     """Random tokens, without the least probable ones."""
 
-    strategy: str = option(
-        "sample",
-        "sample, or greedy, which ignores the next five fields",
-        among=("sample", "greedy"),
-    )
+    strategy: str = option("sample", "sample, or greedy", among=("sample", "greedy"))
     temperature: float = option(0.8, "of the distribution; below 1 it is narrower")
     top_k: int = option(0, "most probable tokens that may be drawn; 0: all", least=0)
     top_p: float = option(0.95, "probability of the tokens that may be drawn")
@@ -159,11 +150,7 @@ class SamplingPart(Part):
 class PretrainedPart(SamplingPart):
     """Text generation with a released checkpoint."""
 
-    strategy: str = option(
-        "auto",
-        "auto: greedy for encoder-decoders, sample for others",
-        among=("auto", "sample", "greedy"),
-    )
+    strategy: str = option("auto", "auto, sample, greedy", among=("auto", "sample", "greedy"))
     max_tokens: int = option(100, "longest continuation", least=1)
     num_beams: int = option(1, "above 1: beam search, in place of sampling", least=1)
     length_penalty: float = option(0.0, "alpha of the length penalty of GNMT; 0: none")

@@ -16,6 +16,7 @@ MODES = ("min", "max")
 MODE_OF = dict.fromkeys(("loss", "nll", "perplexity"), "min") | dict.fromkeys(
     ("accuracy", "exact_match", "bleu", "tok_bleu", "chrf"), "max"
 )
+DTYPES = ("float32", "bfloat16")
 UNITS = ("steps", "epochs", "examples", "tokens")
 
 
@@ -37,9 +38,7 @@ class TrainPart(Part):
     duration: str = option("", "in place of steps: 10 epochs, 5e4 examples or 2e6 tokens")
     start_from: str = option("", "workdir or folder of released weights to take parameters from")
     start_except: tuple[str, ...] = option((), "parts that keep their initial values, as 'head'")
-    schedule: str = option(
-        "cosine", f"of the learning rate: {', '.join(SCHEDULES)}", among=SCHEDULES
-    )
+    schedule: str = option("cosine", "of the learning rate after the warm-up", among=SCHEDULES)
     learning_rate: float = option(3e-3, "highest learning rate", above=0)
     warmup_steps: int = option(100, "steps in which the learning rate rises from 0", least=0)
     clip_norm: float = option(1.0, "largest norm of the gradient", above=0)
@@ -52,34 +51,17 @@ class TrainPart(Part):
     evaluate_every: int = option(100, "steps between two measurements of validation", least=1)
     sample_every: int = option(500, "steps between two samples", least=1)
     checkpoint_every: int = option(500, "steps between checkpoints, without patience", least=1)
-    checkpoint_minutes: float = option(
-        10.0, "minutes after which a checkpoint is saved between those; 0: never", least=0
-    )
-    skip_nonfinite: int = option(
-        0,
-        "steps in a row with a loss or gradient that is not finite that end the training, each "
-        "skipped; 0: the first one ends it",
-        least=0,
-    )
+    checkpoint_minutes: float = option(10.0, "minutes to a checkpoint between; 0: never", least=0)
+    skip_nonfinite: int = option(0, "skipped non-finite steps in a row that end a run", least=0)
     average: int = option(1, "checkpoints whose mean is measured and used", least=1)
     ema: float = option(
         0.0, "decay of a moving average of parameters, used instead", least=0, below=1
     )
-    evaluators: tuple[str, ...] = option(
-        (), "metrics and evaluators that are computed whenever the validation split is measured"
-    )
+    evaluators: tuple[str, ...] = option((), "metrics and evaluators of each validation")
     monitor: str = option("loss", "value of the validation split that patience follows")
-    monitor_mode: str = option(
-        "", f"whether its min or its max is best; can be left out for {', '.join(MODE_OF)}"
-    )
-    patience: int = option(
-        0, "evaluations without gain that end the training at the best; 0: never", least=0
-    )
-    dtype: str = option(
-        "float32",
-        "of the computation in training: float32 or bfloat16",
-        among=("float32", "bfloat16"),
-    )
+    monitor_mode: str = option("", "whether its min or its max is best; '': known by its name")
+    patience: int = option(0, "evaluations without gain that end a run; 0: never", least=0)
+    dtype: str = option("float32", "of the computation: float32 or bfloat16", among=DTYPES)
 
     def __post_init__(self) -> None:
         """Check the fields."""
@@ -132,12 +114,8 @@ def fitting_warmup(warmup_steps: int, steps: int) -> int:
 class LabelTrainPart(TrainPart):
     """Training by a loss of logits and labels."""
 
-    loss: str = option(
-        "cross_entropy", "name of a registered function of logits and labels", among=LOSSES
-    )
-    label_smoothing: float = option(
-        0.0, "probability that is moved to the whole vocabulary", least=0, below=1
-    )
+    loss: str = option("cross_entropy", "function of logits and labels", among=LOSSES)
+    label_smoothing: float = option(0.0, "probability for the whole vocabulary", least=0, below=1)
     z_loss: float = option(0.0, "coefficient of the squared logsumexp of the logits", least=0)
 
 
