@@ -115,8 +115,8 @@ def get_config(name: str = "") -> ConfigDict:
         UsageError: an unknown name.
     """
     if name not in PRESETS:
-        known = ", ".join(PRESETS)
-        raise UsageError(f"the preset must be one of {known}, got {name!r}{nearest(name, PRESETS)}")
+        known, hint = ", ".join(PRESETS), nearest(name, PRESETS, quote=True)
+        raise UsageError(f"the preset must be one of {known}, got {name!r}{hint}")
     config = ConfigDict({"task": "preset", **PRESETS[name]})
     config.mesh = as_config_dict(MeshPart())
     config.train = ConfigDict({"dtype": "float32"})

@@ -27,10 +27,10 @@ class Stopped(BaseException):
 
 @contextmanager
 def as_usage_errors(where: str = "") -> Iterator[None]:
-    """Raise errors of the library about values and missing files as a `UsageError`."""
+    """Raise each `ValueError` of the library as a `UsageError`, with a prefix."""
     try:
         yield
-    except (ValueError, FileNotFoundError) as error:
+    except ValueError as error:
         raise UsageError(f"{where}{error}") from error
 
 

@@ -144,7 +144,10 @@ def _load(folder: Workdir, *, is_written: bool = True) -> tuple[Any, Any, dict[s
     except ModuleNotFoundError as error:
         raise UsageError(NEEDS) from error
     with as_usage_errors():
-        model = load(folder.path, scan=False)
+        try:
+            model = load(folder.path, scan=False)
+        except FileNotFoundError as error:
+            raise ValueError(str(error)) from error
         if is_written and not hasattr(model, "prefill"):
             name = type(model).__name__
             raise ValueError(f"{folder.path} contains a {name}, which generates no text")

@@ -1,15 +1,15 @@
 """A trained run in Python: its model, tokenizers and config, and its answers."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from flax import nnx
 
-from attention.modules import TransformerConfig
 from experiments.config import Config
+from experiments.config.model import without_own_fields
 from experiments.config.train import MeshPart
 from experiments.data.tokenizers import Tokenizers
 from experiments.inference.prediction import Prediction
@@ -92,8 +92,4 @@ class Run:
         """
         from attention.weights import save
 
-        config = self.config.model
-        if isinstance(config, TransformerConfig):  # without the fields of the experiments
-            names = [field.name for field in fields(TransformerConfig)]
-            config = TransformerConfig(**{name: getattr(config, name) for name in names})
-        save(self.model, folder, config=config)
+        save(self.model, folder, config=without_own_fields(self.config.model))

@@ -3,7 +3,7 @@
 `UNREAD` names the fields that an architecture does not read: configs and flags do not have them.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import ClassVar
 
@@ -94,6 +94,12 @@ class RecurrentModel(RecurrentConfig):
     embedding_width: int = 96
     hidden: int = 128
     max_length: int = 48
+
+
+def without_own_fields(config: TransformerConfig | RecurrentConfig) -> object:
+    """Return the config of a model as the class of the library, whose fields are saved with it."""
+    kind = TransformerConfig if isinstance(config, TransformerConfig) else RecurrentConfig
+    return kind(**{each.name: getattr(config, each.name) for each in fields(kind)})
 
 
 @dataclass(frozen=True, kw_only=True)

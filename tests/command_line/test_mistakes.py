@@ -47,7 +47,7 @@ MISTAKES = [
     ("--config.model.width", "Missing value for flag --config.model.width"),
     ("--config=configs/toy_translatio.py", "did you mean configs/toy_translation.py?"),
     ("--config=configs/toy_translation.py:big", "has the form 'tiny' or none, got 'big'"),
-    ("--config=presets:llama --mode=describe", "did you mean llama3_8b?"),
+    ("--config=presets:llama --mode=describe", "did you mean 'llama3_8b'?"),
     ("--config=ledger --mode=predict", "ledger has no mode 'predict', it has ledger"),
     ("--config=digits --mode=evaluate --against=x", "--against is for translations, and"),
     ("--config=", "--config needs a value, got none"),
