@@ -9,10 +9,10 @@ score      docs/BENCHMARKS.md
 
 from ml_collections import ConfigDict
 
-from configs.forms import FULL, is_tiny
+from configs import defaults
 
 
-def get_config(form: str = FULL) -> ConfigDict:
+def get_config(form: str = "") -> ConfigDict:
     """The benchmark, or its tiny form that ends in seconds."""
     config = ConfigDict()
     config.task = "benchmark"
@@ -33,7 +33,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     config.rounds = 6  # at most
     config.page = ""  # a .md file: the report is written there too, its figures beside it as JSON
 
-    if is_tiny(form):
+    if defaults.is_tiny(form):
         config.cases = "causal_64_float32_gradient packed_64_bfloat16_forward"
         config.contenders = "attend:* jax.nn"
         config.accuracy = "window_64_float32_gradient"

@@ -13,10 +13,10 @@ score      docs/MODELS.md
 from ml_collections import ConfigDict
 
 from configs import char_lm
-from configs.forms import FULL, is_tiny
+from configs.defaults import is_tiny
 
 
-def get_config(form: str = FULL) -> ConfigDict:
+def get_config(form: str = "") -> ConfigDict:
     """The benchmark, or its tiny form that ends in seconds."""
     config = ConfigDict()
     config.task = "model_benchmark"

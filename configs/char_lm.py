@@ -15,10 +15,9 @@ score      char_lm_shakespeare: validation loss: 1.606 ± 0.010 (for comparison:
 from ml_collections import ConfigDict
 
 from configs import defaults
-from configs.forms import FULL, is_tiny
 
 
-def get_config(form: str = FULL) -> ConfigDict:
+def get_config(form: str = "") -> ConfigDict:
     """The experiment, or its tiny form that ends in seconds."""
     config = defaults.new("language_model", "characters", steps=2_000)
     data, batch, model, train = config.data, config.batch, config.model, config.train
@@ -40,7 +39,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     train.learning_rate = 2e-3
     train.beta2 = 0.99
 
-    if is_tiny(form):
+    if defaults.is_tiny(form):
         defaults.make_tiny(config)
         data.sentences = 200
         batch.row_length = 24

@@ -13,17 +13,16 @@ score      char_lm_moe_shakespeare: validation loss: 1.610 (for comparison: 1.88
 
 from ml_collections import ConfigDict
 
-from configs import char_lm
-from configs.forms import FULL, is_tiny
-from experiments.config.flags import as_config_dict
+from configs import char_lm, defaults
+from experiments.config.build import as_config_dict
 from experiments.config.model import ExpertsPart
 
 
-def get_config(form: str = FULL) -> ConfigDict:
+def get_config(form: str = "") -> ConfigDict:
     """The experiment, or its tiny form that ends in seconds."""
     config = char_lm.get_config(form)
     config.model.experts = as_config_dict(ExpertsPart())
-    if is_tiny(form):
+    if defaults.is_tiny(form):
         config.model.decoder_layers = 2
     else:
         config.model.hidden = 256  # of each expert; two serve a token

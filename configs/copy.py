@@ -9,10 +9,9 @@ score      test exact match: 100.00%; seed 0, commit 11b1b84
 from ml_collections import ConfigDict
 
 from configs import defaults
-from configs.forms import FULL, is_tiny
 
 
-def get_config(form: str = FULL) -> ConfigDict:
+def get_config(form: str = "") -> ConfigDict:
     """The experiment, or its tiny form that ends in seconds."""
     config = defaults.new("translation", "copy", steps=1_200)
     batch, model, train = config.batch, config.model, config.train
@@ -28,7 +27,7 @@ def get_config(form: str = FULL) -> ConfigDict:
 
     train.learning_rate = 5e-3
 
-    if is_tiny(form):
+    if defaults.is_tiny(form):
         defaults.make_tiny(config)
         batch.tokens = 320
     return config

@@ -5,8 +5,9 @@ from pathlib import Path
 from ml_collections import ConfigDict
 
 from experiments.config import Config
-from experiments.config.flags import as_config_dict
+from experiments.config.build import as_config_dict
 from experiments.config.model import EncoderDecoderModel, RecurrentModel
+from experiments.errors import UsageError
 
 SAMPLES = Path(__file__).parent / "samples"  # data of the tiny forms
 
@@ -55,3 +56,14 @@ def transformer() -> ConfigDict:
 def recurrent() -> ConfigDict:
     """Return the sizes and choices of a recurrent encoder-decoder."""
     return as_config_dict(RecurrentModel())
+
+
+def is_tiny(form: str) -> bool:
+    """Return whether the form, the part after the colon in `--config=NAME:tiny`, is the tiny one.
+
+    Raises:
+        UsageError: an unknown form.
+    """
+    if form not in ("", "tiny"):
+        raise UsageError(f"a configuration has the form 'tiny' or none, got {form!r}")
+    return form == "tiny"

@@ -9,10 +9,9 @@ score      test exact match: 0.00%; seed 0, commit 3923081
 from ml_collections import ConfigDict
 
 from configs import defaults
-from configs.forms import FULL, is_tiny
 
 
-def get_config(form: str = FULL) -> ConfigDict:
+def get_config(form: str = "") -> ConfigDict:
     """The experiment, or its tiny form that ends in seconds."""
     config = defaults.new("translation", "denoising", steps=2_000)
     batch, model = config.batch, config.model
@@ -23,7 +22,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     model.max_length = 96
     model.tie = "all"
 
-    if is_tiny(form):
+    if defaults.is_tiny(form):
         model.max_length = 60
         defaults.make_tiny(config)
         batch.tokens = 960

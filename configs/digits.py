@@ -9,10 +9,9 @@ score      test accuracy: 97.50% ± 0.73%; seeds 0, 1, 2, commit f4d00e2
 from ml_collections import ConfigDict
 
 from configs import defaults
-from configs.forms import FULL, is_tiny
 
 
-def get_config(form: str = FULL) -> ConfigDict:
+def get_config(form: str = "") -> ConfigDict:
     """The experiment, or its tiny form that ends in seconds."""
     config = defaults.new("classification", "digits", steps=1_500)
     model = config.model
@@ -25,7 +24,7 @@ def get_config(form: str = FULL) -> ConfigDict:
 
     config.train.label_smoothing = 0.1
 
-    if is_tiny(form):
+    if defaults.is_tiny(form):
         defaults.make_tiny(config)
         config.batch.size = 16
     return config

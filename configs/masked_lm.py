@@ -10,10 +10,9 @@ score      test accuracy: 46.53% ± 0.16%; senses accuracy: 95.13% ± 1.85%; see
 from ml_collections import ConfigDict
 
 from configs import defaults
-from configs.forms import FULL, is_tiny
 
 
-def get_config(form: str = FULL) -> ConfigDict:
+def get_config(form: str = "") -> ConfigDict:
     """The experiment, or its tiny form that ends in seconds."""
     config = defaults.new("masked_language_model", "toy", steps=3_000)
     data, batch, model = config.data, config.batch, config.model
@@ -21,7 +20,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     batch.tokens = 3_072
     model.max_length = 24
 
-    if is_tiny(form):
+    if defaults.is_tiny(form):
         defaults.make_tiny(config)
         data.sizes.test = 200  # enough for a few words of several senses
         batch.tokens = 480

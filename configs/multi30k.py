@@ -16,10 +16,9 @@ score      test tokenized BLEU: 40.68 ± 0.08 (for comparison: 41.02 (Wu et al. 
 from ml_collections import ConfigDict
 
 from configs import defaults
-from configs.forms import FULL, is_tiny
 
 
-def get_config(form: str = FULL) -> ConfigDict:
+def get_config(form: str = "") -> ConfigDict:
     """The experiment, or its tiny form that ends in seconds."""
     config = defaults.new("translation", "parallel", steps=7_000)
     data, batch, model, train = config.data, config.batch, config.model, config.train
@@ -58,7 +57,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     config.decoding.num_beams = 5
     config.decoding.length_penalty = 1.0
 
-    if is_tiny(form):
+    if defaults.is_tiny(form):
         model.max_length = 48
         defaults.make_tiny(config)
         data.path = str(defaults.SAMPLES / "captions")

@@ -14,11 +14,10 @@ score      test tokenized BLEU: 39.54 ± 0.34 (for comparison: 36.52 (bentrevett
 
 from ml_collections import ConfigDict
 
-from configs import multi30k
-from configs.forms import FULL, is_tiny
+from configs import defaults, multi30k
 
 
-def get_config(form: str = FULL) -> ConfigDict:
+def get_config(form: str = "") -> ConfigDict:
     """The experiment, or its tiny form that ends in seconds."""
     config = multi30k.get_config(form)
     data, model, train = config.data, config.model, config.train
@@ -32,7 +31,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     config.literature.test.tok_bleu = reported + "validation loss)"
     config.literature.test.text = "bf2a16fefc77122c"
 
-    if is_tiny(form):
+    if defaults.is_tiny(form):
         config.text.size = 380
     else:
         config.text.size = 6_500

@@ -20,10 +20,9 @@ score      multi30k_rnn/none: test tokenized BLEU: 23.04 ± 0.15 (for comparison
 from ml_collections import ConfigDict
 
 from configs import defaults, multi30k_deen
-from configs.forms import FULL, is_tiny
 
 
-def get_config(form: str = FULL) -> ConfigDict:
+def get_config(form: str = "") -> ConfigDict:
     """The model with additive attention, or its tiny form that ends in seconds."""
     config = multi30k_deen.get_config(form)
     config.architecture = "recurrent"
@@ -34,7 +33,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     reported = "28.11 with attention (bentrevett/pytorch-seq2seq, notebook 4: whole words, epoch "
     config.literature.test.tok_bleu = reported + "chosen by validation loss)"
     config.train.label_smoothing = 0.0
-    if is_tiny(form):
+    if defaults.is_tiny(form):
         defaults.make_tiny(config)
     else:
         model.update({"embedding_width": 256, "hidden": 512, "dropout": 0.5})

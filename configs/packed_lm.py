@@ -10,10 +10,9 @@ score      test accuracy: 35.44%; compositional accuracy: 33.93%; longer accurac
 from ml_collections import ConfigDict
 
 from configs import defaults
-from configs.forms import FULL, is_tiny
 
 
-def get_config(form: str = FULL) -> ConfigDict:
+def get_config(form: str = "") -> ConfigDict:
     """The experiment, or its tiny form that ends in seconds."""
     config = defaults.new("language_model", "toy", steps=600)
 
@@ -21,7 +20,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     config.model.max_length = 64
     config.decoding.max_tokens = 40
 
-    if is_tiny(form):
+    if defaults.is_tiny(form):
         defaults.make_tiny(config)
         config.batch.tokens = 256
         config.decoding.max_tokens = 20

@@ -8,182 +8,93 @@ score      numbers of parameters as published: equal for GPT-2 small, Llama-3 8B
            with its pooler; 0.2 % fewer for GPT-3; 2.9 % fewer for Transformer base
 """
 
-from difflib import get_close_matches
 from typing import Any
 
 from ml_collections import ConfigDict
 
-
-def gpt2_small() -> ConfigDict:
-    """GPT-2 small: 124M in the name of the checkpoint, 117M in the paper."""
-    return ConfigDict(
-        {
-            "task": "preset",
-            "vocab_size": 50_257,
-            "model": _gpt(width=768, num_heads=12, layers=12, max_length=1024),
-            "published": {
-                "parameters": 124_439_808,
-                "source": "the released checkpoint of Radford et al. 2019",
-                "absent": {},
-            },
-        }
-    )
+from experiments.errors import UsageError, nearest
 
 
-def gpt3_175b() -> ConfigDict:
-    """GPT-3. The paper rounds; sparse attention in its layers changes no number of parameters."""
-    return ConfigDict(
-        {
-            "task": "preset",
-            "vocab_size": 50_257,
-            "model": _gpt(width=12_288, num_heads=96, layers=96, max_length=2048),
-            "published": {
-                "parameters": 175_000_000_000,
-                "source": "Brown et al. 2020, table 2.1, to the billion",
-                "absent": {},
-            },
-        }
-    )
+def _preset(
+    vocab_size: int, published: tuple[int, str], *, absent: int = 0, **model: object
+) -> dict[str, Any]:
+    """Return a preset.
 
-
-def llama3_8b() -> ConfigDict:
-    """Llama-3 8B, with the context of 8,192 tokens of its first release."""
-    return ConfigDict(
-        {
-            "task": "preset",
-            "vocab_size": 128_256,
-            "model": {
-                "width": 4096,
-                "num_heads": 32,
-                "num_kv_heads": 8,
-                "head_width": 128,
-                "hidden": 14_336,
-                "activation": "silu",
-                "gated": True,
-                "norm": "rms",
-                "norm_placement": "pre",
-                "norm_epsilon": 1e-5,
-                "positions": "rotary",
-                "rotary": {"base": 500_000.0},
-                "max_length": 8192,
-                "decoder_layers": 32,
-                "tie": "none",
-                "use_bias": False,
-                "embedding_scale": 1.0,
-            },
-            "published": {
-                "parameters": 8_030_261_248,
-                "source": "the released checkpoint of Dubey et al. 2024, table 3",
-                "absent": {},
-            },
-        }
-    )
-
-
-def bert_base() -> ConfigDict:
-    """BERT base, uncased, without the heads of pre-training.
-
-    The model has no pooler, the layer over the first token that feeds a classifier.
+    Args:
+        vocab_size: V.
+        published: number of parameters, and where.
+        absent: parameters of a pooler, which the model lacks.
+        model: fields of `TransformerConfig`.
     """
-    return ConfigDict(
-        {
-            "task": "preset",
-            "vocab_size": 30_522,
-            "model": {
-                "width": 768,
-                "num_heads": 12,
-                "num_kv_heads": 12,
-                "head_width": 64,
-                "hidden": 3072,
-                "activation": "gelu_exact",
-                "norm": "layer",
-                "norm_placement": "post",
-                "norm_epsilon": 1e-12,
-                "positions": "learned",
-                "max_length": 512,
-                "num_token_types": 2,
-                "encoder_layers": 12,
-                "tie": "output",
-                "use_bias": True,
-                "embedding_scale": 1.0,
-                "embedding_norm": True,
-                "kernel_init": "normal_0.02",
-                "embedding_init": "normal_0.02",
-                "dropout": 0.1,
-                "attention_dropout": 0.1,
-            },
-            "published": {
-                "parameters": 109_482_240,
-                "source": "the released checkpoint of Devlin et al. 2019",
-                "absent": {"pooler": 768 * 768 + 768},
-            },
-        }
-    )
-
-
-def transformer_base() -> ConfigDict:
-    """The base model of Attention Is All You Need.
-
-    About 37,000 tokens (section 5.1) in one table for source, target and output (section 3.4), and
-    the sizes of section 3 make 63.1 million parameters; the paper reports 65 million. It names no
-    longest sequence: 512 is ours, and changes no parameter.
-    """
-    return ConfigDict(
-        {
-            "task": "preset",
-            "vocab_size": 37_000,
-            "model": {
-                "width": 512,
-                "num_heads": 8,
-                "num_kv_heads": 8,
-                "head_width": 64,
-                "hidden": 2048,
-                "activation": "relu",
-                "norm": "layer",
-                "norm_placement": "post",
-                "positions": "sinusoidal",
-                "max_length": 512,
-                "encoder_layers": 6,
-                "decoder_layers": 6,
-                "tie": "all",
-                "use_bias": True,
-                "dropout": 0.1,
-            },
-            "published": {
-                "parameters": 65_000_000,
-                "source": "Vaswani et al. 2017, table 3, to the million",
-                "absent": {},
-            },
-        }
-    )
-
-
-def _gpt(*, width: int, num_heads: int, layers: int, max_length: int) -> dict[str, Any]:
-    """Return the fields of GPT-2 and GPT-3 (Radford et al. 2019, 2.3; Brown et al. 2020, 2.1)."""
+    heads = {"num_kv_heads": model["num_heads"], "head_width": model["width"] // model["num_heads"]}
     return {
-        "width": width,
-        "num_heads": num_heads,
-        "num_kv_heads": num_heads,
-        "head_width": width // num_heads,
-        "hidden": 4 * width,
-        "activation": "gelu",
-        "norm": "layer",
-        "norm_placement": "pre",
-        "norm_epsilon": 1e-5,
-        "positions": "learned",
-        "max_length": max_length,
-        "decoder_layers": layers,
-        "tie": "output",
-        "use_bias": True,
-        "embedding_scale": 1.0,
-        "kernel_init": "normal_0.02",
-        "embedding_init": "normal_0.02",
+        "vocab_size": vocab_size,
+        "published": {
+            "parameters": published[0],
+            "source": published[1],
+            "absent": {"pooler": absent} if absent else {},
+        },
+        "model": {**heads, **model},
     }
 
 
+# Radford et al. 2019, 2.3; Brown et al. 2020, 2.1.
+_GPT = {
+    "activation": "gelu",
+    "norm_placement": "pre",
+    "norm_epsilon": 1e-5,
+    "positions": "learned",
+    "tie": "output",
+    "embedding_scale": 1.0,
+    "kernel_init": "normal_0.02",
+    "embedding_init": "normal_0.02",
+}
 PRESETS = {
-    preset.__name__: preset
-    for preset in (gpt2_small, gpt3_175b, llama3_8b, bert_base, transformer_base)
+    # 124M in the name of the checkpoint, 117M in the paper.
+    "gpt2_small": _preset(
+        50_257,
+        (124_439_808, "the released checkpoint of Radford et al. 2019"),
+        **_GPT,
+        **{"width": 768, "num_heads": 12, "hidden": 3072, "decoder_layers": 12, "max_length": 1024},
+    ),
+    # The paper rounds; sparse attention in its layers changes no number of parameters.
+    "gpt3_175b": _preset(
+        50_257,
+        (175_000_000_000, "Brown et al. 2020, table 2.1, to the billion"),
+        **_GPT,
+        **{"width": 12_288, "num_heads": 96, "hidden": 49_152, "decoder_layers": 96},
+        max_length=2048,
+    ),
+    # With the context of 8,192 tokens of its first release.
+    "llama3_8b": _preset(
+        128_256,
+        (8_030_261_248, "the released checkpoint of Dubey et al. 2024, table 3"),
+        **{"width": 4096, "num_heads": 32, "num_kv_heads": 8, "hidden": 14_336},
+        **{"decoder_layers": 32, "max_length": 8192, "activation": "silu", "gated": True},
+        **{"norm": "rms", "norm_placement": "pre", "norm_epsilon": 1e-5, "use_bias": False},
+        **{"positions": "rotary", "rotary": {"base": 500_000.0}, "tie": "none"},
+        embedding_scale=1.0,
+    ),
+    # Uncased, without the heads of pre-training, and without the pooler that feeds a classifier.
+    "bert_base": _preset(
+        30_522,
+        (109_482_240, "the released checkpoint of Devlin et al. 2019"),
+        absent=768 * 768 + 768,
+        **{"width": 768, "num_heads": 12, "hidden": 3072, "encoder_layers": 12, "max_length": 512},
+        **{"activation": "gelu_exact", "norm_placement": "post", "norm_epsilon": 1e-12},
+        **{"positions": "learned", "num_token_types": 2, "tie": "output", "embedding_scale": 1.0},
+        **{"embedding_norm": True, "kernel_init": "normal_0.02", "embedding_init": "normal_0.02"},
+        **{"dropout": 0.1, "attention_dropout": 0.1},
+    ),
+    # About 37,000 tokens (section 5.1) in one table (section 3.4) and the sizes of section 3 make
+    # 63.1 million parameters; the paper reports 65 million. It names no longest sequence.
+    "transformer_base": _preset(
+        37_000,
+        (65_000_000, "Vaswani et al. 2017, table 3, to the million"),
+        **{"width": 512, "num_heads": 8, "hidden": 2048, "encoder_layers": 6, "decoder_layers": 6},
+        **{"norm_placement": "post", "positions": "sinusoidal", "max_length": 512, "tie": "all"},
+        dropout=0.1,
+    ),
 }
 
 
@@ -191,13 +102,9 @@ def get_config(name: str = "") -> ConfigDict:
     """Return the model with the name after the colon of `configs/presets.py:NAME`.
 
     Raises:
-        ValueError: an unknown name.
+        UsageError: an unknown name.
     """
     if name not in PRESETS:
-        near = get_close_matches(name, PRESETS, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(
-            f"the preset, configs/presets.py:NAME, must be one of {', '.join(PRESETS)}, "
-            f"got {name!r}{hint}"
-        )
-    return PRESETS[name]()
+        known, hint = ", ".join(PRESETS), nearest(name, PRESETS, quote=True)
+        raise UsageError(f"the preset must be one of {known}, got {name!r}{hint}")
+    return ConfigDict({"task": "preset", **PRESETS[name]})

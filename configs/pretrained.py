@@ -14,12 +14,11 @@ score      that of the checkpoint: logits agree with Transformers to 1e-5 (tests
 
 from ml_collections import ConfigDict
 
-from configs.forms import FULL
-from experiments.config.decoding import PretrainedPart
-from experiments.config.flags import as_config_dict
+from experiments.config.build import as_config_dict
+from experiments.config.model import PretrainedPart
 
 
-def get_config(form: str = FULL) -> ConfigDict:
+def get_config(form: str = "") -> ConfigDict:
     """How to generate; its tiny form is the same."""
     del form
     config = ConfigDict()

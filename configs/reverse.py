@@ -20,10 +20,9 @@ score      reverse_positions/positions=rotary: test exact match: 94.60%; in_rang
 from ml_collections import ConfigDict
 
 from configs import defaults
-from configs.forms import FULL, is_tiny
 
 
-def get_config(form: str = FULL) -> ConfigDict:
+def get_config(form: str = "") -> ConfigDict:
     """The experiment, or its tiny form that ends in seconds."""
     config = defaults.new("translation", "reverse", steps=2_000)
     batch, model = config.batch, config.model
@@ -36,7 +35,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     model.hidden = 128
     model.tie = "all"
 
-    if is_tiny(form):
+    if defaults.is_tiny(form):
         defaults.make_tiny(config)
         batch.tokens = 320
     return config

@@ -10,10 +10,9 @@ score      test BLEU: 99.73 (for comparison: 95.19 (JoeyNMT tutorial: other sequ
 from ml_collections import ConfigDict
 
 from configs import defaults, reverse
-from configs.forms import FULL, is_tiny
 
 
-def get_config(form: str = FULL) -> ConfigDict:
+def get_config(form: str = "") -> ConfigDict:
     """The experiment, or its tiny form that ends in seconds."""
     config = reverse.get_config(form)
     reported = "95.19 (JoeyNMT tutorial: other sequences, checkpoint chosen by validation)"
@@ -26,6 +25,6 @@ def get_config(form: str = FULL) -> ConfigDict:
     model.attention = "multiplicative"
     model.max_length = 32
 
-    if is_tiny(form):
+    if defaults.is_tiny(form):
         defaults.make_tiny(config)
     return config

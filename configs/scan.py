@@ -12,10 +12,9 @@ score      test exact match: 99.82% ± 0.01% (for comparison: about 100 % (Lake 
 from ml_collections import ConfigDict
 
 from configs import defaults
-from configs.forms import FULL, is_tiny
 
 
-def get_config(form: str = FULL) -> ConfigDict:
+def get_config(form: str = "") -> ConfigDict:
     """The experiment, or its tiny form that ends in seconds."""
     config = defaults.new("translation", "scan", steps=3_000)
     batch, model = config.batch, config.model
@@ -29,7 +28,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     model.positions = "relative"
     model.max_length = 52
 
-    if is_tiny(form):
+    if defaults.is_tiny(form):
         defaults.make_tiny(config)
         config.data.path = str(defaults.SAMPLES / "scan")
         config.data.validation = 6

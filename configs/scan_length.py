@@ -32,10 +32,9 @@ score      scan_length_positions/positions=sinusoidal: test exact match: 0.00%; 
 from ml_collections import ConfigDict
 
 from configs import scan
-from configs.forms import FULL
 
 
-def get_config(form: str = FULL) -> ConfigDict:
+def get_config(form: str = "") -> ConfigDict:
     """The experiment, or its tiny form that ends in seconds."""
     config = scan.get_config(form)
     reported = "100 % (Csordás et al. 2021: relative positions, more steps)"

@@ -10,10 +10,9 @@ score      longer accuracy: 88.30%; test accuracy: 99.60% (for comparison: 53 % 
 from ml_collections import ConfigDict
 
 from configs import defaults
-from configs.forms import FULL, is_tiny
 
 
-def get_config(form: str = FULL) -> ConfigDict:
+def get_config(form: str = "") -> ConfigDict:
     """The experiment, or its tiny form that ends in seconds."""
     config = defaults.new("classification", "sentiment", steps=1_200)
     baseline = "53 % (logistic regression on counts of words)"
@@ -23,7 +22,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     model.width = 64
     model.hidden = 128
 
-    if is_tiny(form):
+    if defaults.is_tiny(form):
         defaults.make_tiny(config)
         data.sizes.train = 2_000
         config.batch.size = 16

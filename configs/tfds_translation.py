@@ -14,12 +14,11 @@ score      not run
 from ml_collections import ConfigDict
 
 from configs import defaults, multi30k
-from configs.forms import FULL, is_tiny
-from experiments.config.flags import as_config_dict
+from experiments.config.build import as_config_dict
 from experiments.data.tfds import TfdsData
 
 
-def get_config(form: str = FULL) -> ConfigDict:
+def get_config(form: str = "") -> ConfigDict:
     """The experiment, or its tiny form that ends in seconds."""
     config = multi30k.get_config(form)
     del config.literature
@@ -31,7 +30,7 @@ def get_config(form: str = FULL) -> ConfigDict:
     data.tokenized = True
     data.splits.train = "train"  # or a part of one, as "train[:90%]"
     data.faults = "drop"
-    if is_tiny(form):
+    if defaults.is_tiny(form):
         data.path = str(defaults.SAMPLES / "tfds")
         data.dataset = "captions/en_de"
         data.source, data.target = "en", "de"

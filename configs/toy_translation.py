@@ -11,17 +11,16 @@ score      test exact match: 99.47% ± 0.15%; agreement exact match: 99.32% ± 0
 from ml_collections import ConfigDict
 
 from configs import defaults
-from configs.forms import FULL, is_tiny
 
 
-def get_config(form: str = FULL) -> ConfigDict:
+def get_config(form: str = "") -> ConfigDict:
     """The experiment, or its tiny form that ends in seconds."""
     config = defaults.new("translation", "toy", steps=1_300)
     config.batch.packed = True
     config.batch.tokens = 1_344  # 28 rows of 48
     config.train.label_smoothing = 0.1
     config.train.learning_rate = 5e-3
-    if is_tiny(form):
+    if defaults.is_tiny(form):
         defaults.make_tiny(config)
         config.batch.tokens = 480
     return config

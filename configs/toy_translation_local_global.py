@@ -13,15 +13,14 @@ score      test exact match: 98.53% ± 0.96%; agreement exact match: 98.78% ± 0
 
 from ml_collections import ConfigDict
 
-from configs import toy_translation
-from configs.forms import FULL, is_tiny
+from configs import defaults, toy_translation
 
 
-def get_config(form: str = FULL) -> ConfigDict:
+def get_config(form: str = "") -> ConfigDict:
     """The experiment, or its tiny form that ends in seconds."""
     config = toy_translation.get_config(form)
     model = config.model
-    model.encoder_layers = model.decoder_layers = 2 if is_tiny(form) else 4
+    model.encoder_layers = model.decoder_layers = 2 if defaults.is_tiny(form) else 4
     model.softcap = 50.0
     model.logit_softcap = 30.0
     local = {"window": 4, "rotary": {"base": 10_000.0}}

@@ -11,16 +11,15 @@ score      test exact match: 96.13% ± 0.59%; agreement exact match: 98.10% ± 0
 from ml_collections import ConfigDict
 
 from configs import defaults, toy_translation
-from configs.forms import FULL, is_tiny
 
 
-def get_config(form: str = FULL) -> ConfigDict:
+def get_config(form: str = "") -> ConfigDict:
     """The experiment, or its tiny form that ends in seconds."""
     config = toy_translation.get_config(form)
     config.architecture = "recurrent"
     config.batch.packed = False
     config.model = defaults.recurrent()
 
-    if is_tiny(form):
+    if defaults.is_tiny(form):
         defaults.make_tiny(config)
     return config

@@ -10,16 +10,15 @@ score      test accuracy: 34.23%; word accuracy: 46.58%; neighbours accuracy: 82
 from ml_collections import ConfigDict
 
 from configs import defaults
-from configs.forms import FULL, is_tiny
 
 
-def get_config(form: str = FULL) -> ConfigDict:
+def get_config(form: str = "") -> ConfigDict:
     """The experiment, or its tiny form that ends in seconds."""
     config = defaults.new("word_vectors", "toy", steps=2_000)
     config.train.learning_rate = 1e-2
     config.train.weight_decay = 0.0
 
-    if is_tiny(form):
+    if defaults.is_tiny(form):
         defaults.make_tiny(config)
         config.data.sizes.test = 200  # enough for a few words of several senses
         config.batch.size = 64

@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import jax
 from flax import nnx
@@ -21,8 +22,10 @@ from attention.primitives import masks
 from experiments.config import Config
 from experiments.devices import cores_as_devices
 from experiments.errors import UsageError, as_usage_errors
+from experiments.registry import TASKS
 from experiments.sharding import MESH_AXES
 from experiments.tasks.task import Task
+from experiments.workdir import Workdir
 
 ModulePath = tuple[str | int, ...]
 TRANSFORMERS = EncoderDecoder, LanguageModel, MaskedLanguageModel
@@ -35,16 +38,24 @@ causal token attends to half of the context on average. Training takes 3 forward
 al. 2020, section 2.1), without recomputation."""
 
 
-def describe(config: Config | ConfigDict, task: Task | None) -> None:
+def describe(
+    config: Config | ConfigDict, workdir: Workdir, cache: Path, *, is_of_run: bool = False
+) -> None:
     """Print the tables and the masks of a model, and the memory that its mesh needs.
 
     Args:
         config: of a preset or of a run.
-        task: of the run; None for a preset.
+        workdir: of the run.
+        cache: folder of generated data.
+        is_of_run: whether the vocabularies are those of the run, or are learned from the data.
 
     Raises:
         UsageError: it is no Transformer, or the mesh does not divide a size.
     """
+    task = None
+    if config.task in TASKS:
+        kind = TASKS[config.task]
+        task = kind.load(config, workdir, cache) if is_of_run else kind.prepare(config, cache)
     model = abstract_model(config) if task is None else task.learner.abstract_model
     if isinstance(model, RecurrentEncoderDecoder) or not isinstance(model, TRANSFORMERS):
         raise UsageError(

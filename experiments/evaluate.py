@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from experiments.config import Config
-from experiments.config.differences import differences, flat
+from experiments.config.build import differences, flat
 from experiments.errors import UsageError, as_usage_errors, one_of
 from experiments.registry import TASKS
 from experiments.results import deciding, report, results_so_far

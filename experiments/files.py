@@ -21,13 +21,11 @@ Fields = Mapping[str, type | UnionType]  # None is allowed for a field that may 
 
 @contextmanager
 def named_errors(path: Path) -> Iterator[None]:
-    """Add this path to an `OSError` without a file name, such as that of a full disk."""
+    """Raise an `OSError`, such as that of a full disk, as a `UsageError` that names the file."""
     try:
         yield
     except OSError as error:
-        if error.filename is not None or error.errno is None:
-            raise
-        raise OSError(error.errno, error.strerror, str(path)) from error
+        raise UsageError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def write_whole(path: Path, content: str | bytes) -> None:

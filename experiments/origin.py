@@ -6,7 +6,7 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-from experiments.config_files import REPOSITORY
+from experiments.config.files import REPOSITORY
 from experiments.devices import environment
 
 

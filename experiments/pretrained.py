@@ -17,7 +17,7 @@ from attention.decoding import (
     stream,
 )
 from experiments.config.build import build
-from experiments.config.decoding import PretrainedPart
+from experiments.config.model import PretrainedPart
 from experiments.devices import compiled
 from experiments.errors import UsageError, as_usage_errors
 from experiments.tasks.prediction import Prediction, predictions, show
@@ -110,7 +110,10 @@ def _load(folder: Path) -> tuple[Any, Any, dict[str, Any]]:
         needs = 'reading weights needs an extra: pip install "attention[weights]"'
         raise UsageError(needs) from error
     with as_usage_errors():
-        model = load(folder, scan=False)
+        try:
+            model = load(folder, scan=False)
+        except FileNotFoundError as error:
+            raise ValueError(str(error)) from error
         if not hasattr(model, "prefill"):
             name = type(model).__name__
             raise ValueError(f"{folder} contains a {name}, which generates no text")

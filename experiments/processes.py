@@ -1,9 +1,12 @@
 """Several processes that train one model: start, agreement, and the process that writes."""
 
 import os
+import re
 import shutil
 import socket
 import sys
+import time
+import traceback
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -27,6 +30,8 @@ START_SECONDS = 300  # in which all processes must have started
 HEARTBEAT_SECONDS = 10  # without a sign of life after which a process is lost
 # Variables of SLURM and Open MPI: the number of processes.
 NUM_TASKS_VARIABLES = "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE"
+LOST = re.compile("gloo|nccl|connection", re.IGNORECASE)  # in errors after a process has ended
+NAMED_SECONDS = 15  # in which jax ends a process that has lost another one, with its number
 LOCAL = "localhost", "127.0.0.1", "[::1]"
 
 
@@ -188,3 +193,30 @@ def _check_shared(folder: Path) -> None:
 def _check_processes(agrees: np.ndarray, difference: str) -> None:
     if others := ", ".join(map(str, np.flatnonzero(~agrees))):
         raise UsageError(f"process {others} {difference}")
+
+
+@contextmanager
+def exit_process() -> Iterator[None]:
+    """Exit: shut down jax.distributed after success; after an error without the barrier.
+
+    The other processes exit when they miss the heartbeat of this one. They would not reach the
+    barrier.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if not jax.distributed.is_initialized():
+            raise
+        if isinstance(error, SystemExit) and not error.code:
+            jax.distributed.shutdown()
+            raise
+        if LOST.search(str(error)):
+            rank = f"process {jax.process_index()} of {jax.process_count()}"
+            hint = f"run.py: {rank} cannot reach another, which jax names below if it has ended"
+            print(hint, file=sys.stderr, flush=True)
+            time.sleep(NAMED_SECONDS)
+        if not isinstance(error, SystemExit):
+            traceback.print_exc()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(error.code if isinstance(error, SystemExit) else 1)

@@ -7,7 +7,6 @@ import sacrebleu
 from sacrebleu.metrics.base import Metric
 from sacrebleu.significance import PairedTest
 
-from experiments.errors import errors_of
 from experiments.registry import METRICS
 
 
@@ -27,19 +26,14 @@ def answer_scores(
         references: one correct answer each.
         tokenized: whether the text is tokenized already. Its BLEU is not comparable with that of
             plain text, so "bleu" is replaced by "tok_bleu".
-
-    Raises:
-        UsageError: a metric failed, or returned no number.
     """
     scores: dict[str, Any] = {"sentences": len(references)}
     for name in metrics:
         name = "tok_bleu" if tokenized and name == "bleu" else name
-        metric = METRICS[name]
-        with errors_of(f"the metric {name!r}"):
-            values = metric(answers, references)
-            values = values if isinstance(values, Mapping) else {name: values}
-            for key, value in values.items():
-                scores[key] = value if isinstance(value, str) else float(value)
+        values = METRICS[name](answers, references)
+        values = values if isinstance(values, Mapping) else {name: values}
+        for key, value in values.items():
+            scores[key] = value if isinstance(value, str) else float(value)
     return scores
 
 

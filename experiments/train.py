@@ -21,7 +21,7 @@ from experiments.checkpoint import CheckpointWriter, Progress, read_newest, save
 from experiments.config import Config
 from experiments.config.train import MONITORED, TrainPart
 from experiments.data.pipeline import TrainingBatches
-from experiments.errors import Stopped, UsageError
+from experiments.errors import DivergedError, Stopped, UsageError
 from experiments.evaluate import measure
 from experiments.files import append, remove_abandoned
 from experiments.interruption import Interruption
@@ -120,7 +120,7 @@ def fit(
     Raises:
         UsageError: another process trains this run, its checkpoints are missing or damaged, or
             cannot be written, or `profile` or `wandb` cannot start.
-        FloatingPointError: a loss or a gradient that is not finite.
+        DivergedError: a loss or a gradient that is not finite.
         Stopped: by SIGTERM or Ctrl-C, after the state was saved.
     """
     config, learner = task.config.train, task.learner
@@ -208,7 +208,7 @@ class Training:
 
         Raises:
             UsageError: before the first step, a monitored value that no evaluator measures.
-            FloatingPointError: a loss or a gradient that is not finite; earlier checkpoints stay.
+            DivergedError: a loss or a gradient that is not finite; earlier checkpoints stay.
             Stopped: by a signal, after the state was saved.
         """
         config, losses = self.config, self.progress.losses
@@ -265,7 +265,7 @@ class Training:
         bad = [name for name in ("loss", "gradient_norm") if not math.isfinite(step[name])]
         is_skipped = 0 < step.get("skipped", 0) < self.config.skip_nonfinite
         if bad and not is_skipped:
-            raise FloatingPointError(
+            raise DivergedError(
                 f"the {bad[0].replace('_', ' ')} became {step[bad[0]]} in step {self.step:,} (norm "
                 f"of the gradient {step['gradient_norm']:.3g}): {ADVICE}"
             )
@@ -308,7 +308,7 @@ class Training:
         loss = monitored_loss(measured, self.config)
         for name, value in {"loss": measured["loss"], self.config.monitor: loss}.items():
             if not math.isfinite(value):
-                raise FloatingPointError(
+                raise DivergedError(
                     f"the validation {name} became {value} at step {self.step:,}: {ADVICE}"
                 )
         self.progress.losses.append((self.step, loss))

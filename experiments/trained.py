@@ -11,8 +11,8 @@ from flax import nnx
 
 from experiments.checkpoint import Progress, mean_of_checkpoints, read_newest, saved_steps
 from experiments.config import Config
-from experiments.config.mesh import MeshPart
-from experiments.config.train import TrainPart
+from experiments.config.model import without_own_fields
+from experiments.config.train import MeshPart, TrainPart
 from experiments.data.tokenizers import Tokenizers
 from experiments.errors import UsageError, as_usage_errors, one_of
 from experiments.learner import TrainState
@@ -160,11 +160,11 @@ class Run:
     translate = answer
 
     def save(self, folder: Path | str) -> None:
-        """Save the model for `attention.weights.load`, which needs `attention[weights]`.
+        """Save the model for `attention.weights.load`, which needs the extra `[weights]`.
 
         A model that a `TransformerConfig` alone does not describe, such as one with experts, is
         saved without a config: `load` then needs `model=`.
         """
         from attention.weights import save
 
-        save(self.model, folder)
+        save(self.model, folder, config=without_own_fields(self.config.model))

@@ -7,8 +7,8 @@ from typing import Any
 from flax import nnx
 
 from experiments.config import Config
-from experiments.config.differences import is_within
-from experiments.config.mesh import MeshPart
+from experiments.config.build import is_within
+from experiments.config.train import MeshPart
 from experiments.errors import UsageError, as_usage_errors
 from experiments.registry import TASKS
 from experiments.tasks.task import Task
@@ -64,9 +64,7 @@ def _load(folder: Path, cache: Path, mesh: MeshPart) -> nnx.State:
     try:
         from attention.weights import load
     except ModuleNotFoundError as error:
-        raise UsageError(
-            'released weights need an extra: pip install "attention[weights]"'
-        ) from error
+        raise UsageError('released weights need an extra: pip install ".[weights]"') from error
     try:
         with as_usage_errors("train.start_from: "):
             model = load(folder)

@@ -14,13 +14,18 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from experiments.config import Config
-from experiments.config.build import as_tree
-from experiments.config.differences import differences, flat, in_lines, is_within
-from experiments.config.flags import as_config_dict
-from experiments.config.mesh import MeshPart
+from experiments.config.build import as_config_dict, as_tree, differences, flat, in_lines, is_within
+from experiments.config.files import is_imported
+from experiments.config.train import MeshPart
 from experiments.errors import UsageError
-from experiments.files import PART, append, named_errors, read_json, read_json_lines, write_whole
-from experiments.plugin import is_imported
+from experiments.files import (
+    PART,
+    append,
+    named_errors,
+    read_json,
+    read_json_lines,
+    write_whole,
+)
 from experiments.registry import TASKS
 
 IGNORED_WHEN_COMPARING_CONFIGS = "data.path", "literature", "plugin"

@@ -83,7 +83,6 @@ def train(
 
     command.measure = command.draw_learning_curve = lambda *_: None
     exec(patch, {})
-    run.silence_threads()
     folders = f"--workdir={place / workdir}", f"--cache={place / 'cache'}"
     sys.argv = ["run.py", *folders, *base, *flags]
     with run.exit_process():

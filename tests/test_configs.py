@@ -9,11 +9,12 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from ml_collections import ConfigDict
 
 from experiments import train as training
 from experiments.analysis import senses
+from experiments.cli import OTHER_TASKS, with_fields
 from experiments.config import Config
+from experiments.config.build import fields_of, flat
 from experiments.errors import UsageError
 from experiments.evaluate import evaluate
 from experiments.learner import Learner
@@ -21,15 +22,14 @@ from experiments.registry import TASKS
 from experiments.tasks.task import Task
 from experiments.tasks.translation import Translation
 from experiments.workdir import Workdir
-from run import EXPERIMENTS, read_config
 from tests.experiments.data.corpora import load_split
 from tests.experiments.initial_states import drawn_initial_states
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-HELPERS = {"defaults", "forms"}
+HELPERS = {"defaults"}
 NAMES = sorted(path.stem for path in (REPOSITORY / "configs").glob("*.py"))
 LAUNCHABLE = [name for name in NAMES if name not in HELPERS]
-BENCHMARKS = {"benchmark", "benchmark_models", "benchmark_steps"}
+BENCHMARKS = {"benchmark", "benchmark_models"}
 OTHERS = BENCHMARKS | {"ledger", "presets", "pretrained"}  # no training
 TRAINED = [name for name in LAUNCHABLE if name not in OTHERS]
 FORMS = {"presets": "gpt2_small"}  # presets have no form without a name
@@ -53,7 +53,8 @@ TRANSLATE = {"toy_translation_rnn", "multi30k"}
 MEASURED_AGAIN = {"char_lm": None, "masked_lm": "test", "digits": None, "word_vectors": "test"}
 # Fields that choose the types of the others, and fields of a choice that no recipe makes.
 UNREAD = {"task", "architecture", "data.name", "data.cutoff"}
-UNREAD |= {"train.plateau_patience", "train.plateau_factor", "train.start_except"}
+# Fields that images or texts alone have.
+UNREAD |= {"train.start_except", "model.per_layer", "model.patch_size", "model.embedding_norm"}
 READ_BY_DECODING = {"data.tokenized"} | {
     f"decoding.{name}" for name in ("hypotheses", "length_penalty", "n_best")
 }
@@ -79,7 +80,8 @@ def cache(tmp_path_factory):
 
 def watched(part, seen, prefix=""):
     """Return a copy of a config that adds the name of each field that is read to a set."""
-    kind, names = type(part), {field.name for field in dataclasses.fields(part)}
+    kind, names = type(part), {field.name for field in fields_of(type(part))}
+    hidden = {field.name for field in dataclasses.fields(part)} - names
 
     class Watched(kind):
         def __getattribute__(self, name):
@@ -87,8 +89,11 @@ def watched(part, seen, prefix=""):
                 seen.add(prefix + name)
             return super().__getattribute__(name)
 
+        def layer(self, index):  # of a Transformer; it copies all fields
+            return watched(part.layer(index), seen, prefix)
+
     copy = object.__new__(Watched)
-    for name in names:
+    for name in names | hidden:
         value = getattr(part, name)
         is_part = dataclasses.is_dataclass(value)
         object.__setattr__(
@@ -97,14 +102,10 @@ def watched(part, seen, prefix=""):
     return copy
 
 
-def fields(config, prefix=""):
-    """Yield the names of all fields, without those of published scores, which decide nothing."""
-    for name, value in config.items():
-        if name == "literature":
-            continue
-        yield from (
-            fields(value, f"{prefix}{name}.") if isinstance(value, ConfigDict) else [prefix + name]
-        )
+def fields(config):
+    """Return the names of all fields, without those of published scores, which decide nothing."""
+    others = "literature.", "model.rotary.", "model.relative."  # of positions that are not chosen
+    return {name for name in flat(config) if not name.startswith(others)}
 
 
 @pytest.mark.parametrize("name", LAUNCHABLE)
@@ -121,11 +122,12 @@ def test_the_card_contains_command_hardware_time_and_score(name):
 @pytest.mark.parametrize("name", LAUNCHABLE)
 def test_full_form_is_valid_and_has_the_fields_of_the_tiny_form(name):
     config = load(name, FORMS.get(name, ""))
-    read_config(config)
+    with_fields(config, ())
     if config.task not in TASKS:
-        getattr(EXPERIMENTS[config.task].load(), "check", lambda _: None)(config)
+        _, module = OTHER_TASKS[config.task]
+        getattr(importlib.import_module(module), "check", lambda _: None)(config)
     if name not in FORMS:
-        assert {*fields(config)} == {*fields(load(name, "tiny"))}
+        assert fields(config) == fields(load(name, "tiny"))
 
 
 @pytest.fixture
@@ -182,7 +184,7 @@ def test_tiny_form_trains_and_reads_every_field(name, workdir, cache, monkeypatc
         assert workdir.results.read_text() == results
         with pytest.raises(UsageError, match="--split must be one of"):
             evaluate(typed, workdir, cache, "tset")
-    assert {*fields(config)} - seen - unread == set()
+    assert fields(config) - seen - unread == set()
 
 
 @pytest.mark.parametrize("name", [name for name in TRAINED if name not in COMPILED])
@@ -223,6 +225,23 @@ def test_samples_of_captions_are_the_same_in_tfds(cache):
         assert [*load_split(parallel, split, cache)] == [*load_split(tfds, split, cache)]
 
 
+def test_own_text_in_one_file_is_divided_and_decides_the_subwords(tmp_path, cache):
+    """Of 50 pairs, 2 are for validation and 2 for the test; the path may name two files."""
+    pairs = [(f"a dog {n} runs", f"ein hund {n} läuft") for n in range(50)]
+    (tmp_path / "own.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in pairs))
+    for side, language in enumerate(("en", "de")):
+        text = "".join(f"{pair[side]}\n" for pair in pairs)
+        (tmp_path / f"two.{language}").write_text(text)
+    config = load("own_translation")
+    for path in ("own.tsv", "two"):
+        config.data.path = str(tmp_path / path)
+        task = TASKS["translation"].prepare(Config.read(config.to_dict()), cache)
+        sizes = {split: len(task.ids(split)) for split in task.known_splits}
+        assert sizes == {"train": 46, "validation": 2, "test": 2}
+        assert [*task.examples("test")][1][:2] == pairs[39]
+        assert 250 < len(task.tokenizers.source) < 500
+
+
 def test_an_unknown_form_is_refused():
-    with pytest.raises(ValueError, match="has the form 'tiny' or none, got 'tinyy'"):
+    with pytest.raises(UsageError, match="has the form 'tiny' or none, got 'tinyy'"):
         load("toy_translation", "tinyy")

@@ -5,9 +5,11 @@ import re
 from pathlib import Path
 
 import pytest
+from ml_collections import ConfigDict
 
 from experiments.errors import UsageError
 from experiments.ledger import ledger
+from experiments.workdir import Workdir
 from tools.results import BLOCK, CARD, Tables, documents, make_records
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -86,10 +88,10 @@ def test_a_record_of_more_seeds_or_another_config_is_kept(runs, tmp_path):
 
 def test_ledger_lists_runs_and_writes_nothing(runs, capsys):
     before = sorted(runs.rglob("*"))
-    ledger(runs)
+    ledger(ConfigDict(), Workdir(runs), runs)
     assert (
         "| copy | 0, 1 | 1.5 | test | 1.000 ± 0.000 | 60.00% ± 14.14% |" in capsys.readouterr().out
     )
     assert sorted(runs.rglob("*")) == before
     with pytest.raises(UsageError, match="no folder"):
-        ledger(runs / "nowhere")
+        ledger(ConfigDict(), Workdir(runs / "nowhere"), runs)

@@ -10,13 +10,14 @@ from pathlib import Path
 import numpy as np
 from ml_collections import ConfigDict
 
+from attention.modules.numbers import check_number
 from experiments.benchmarks import ours
 from experiments.benchmarks.cases import CASES, Case, Inputs, exact, inputs, relative_errors, select
 from experiments.benchmarks.contender import LIBRARY, Contender, Program, RefusalError, first_line
 from experiments.benchmarks.peers import flax_nnx, jax_nn, tokamax_api, torch_sdpa
 from experiments.benchmarks.report import Deviation, Measurement, attention_page, save
 from experiments.devices import free_memory
-from experiments.errors import as_usage_errors, check_at_least, check_positive
+from experiments.errors import as_usage_errors
 from experiments.workdir import Workdir
 
 REST = 0.01  # seconds; threads of a library keep spinning for a while after its last work
@@ -36,8 +37,8 @@ def benchmark(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     """
     del cache
     with as_usage_errors():
-        check_at_least("rounds", config.rounds, 1)
-        check_positive("seconds", config.seconds)
+        check_number("rounds", config.rounds, at_least=1)
+        check_number("seconds", config.seconds, above=0)
     available, absent = contenders()
     names = [*available, *(name for name, _ in absent)]
     names = select("contenders", config.contenders, names)

@@ -1,22 +1,20 @@
-"""Configs as types: one frozen dataclass for each part, checked in its constructor.
-
-Nothing here imports jax or NumPy, so a command line is checked before anything heavy is loaded.
-"""
+"""Configs as types: one frozen dataclass for each part, checked in its constructor."""
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from experiments.config import batch, data, model
-from experiments.config.build import as_tree, build
-from experiments.config.mesh import MeshPart
-from experiments.errors import UsageError, check_seed, one_of
+from attention.modules import POSITIONS
+from experiments.config import data, model
+from experiments.config.build import Part, as_tree, build, option
+from experiments.config.train import MeshPart
+from experiments.errors import UsageError, as_usage_errors, one_of
 from experiments.registry import DATASETS, EVALUATORS, TASKS, datasets_of
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
+class Config(Part):
     """Everything that decides a run.
 
     Attributes:
@@ -35,7 +33,7 @@ class Config:
     """
 
     task: str
-    seed: int = 0
+    seed: int = option(0, least=0, below=2**32)
     architecture: str = "transformer"
     data: Any
     text: data.TextPart | None = None
@@ -53,12 +51,35 @@ class Config:
         Raises:
             ValueError: in one sentence.
         """
-        check_seed("seed", self.seed)
-        self._check_batch(getattr(self.model, "max_length", 0))
-        self._check_model(getattr(self.model, "max_length", 0))
+        super().__post_init__()
+        longest = getattr(self.model, "max_length", 0)
+        self._check_batch(longest)
+        if {*self.train.evaluators} - {*EVALUATORS} and not hasattr(self.decoding, "metrics"):
+            raise ValueError(
+                f"train.evaluators={self.train.evaluators} contains a metric of text, and "
+                f"task={self.task!r} has no answers to compare"
+            )
+        is_shared = self.text.joint if self.text else self.data.is_shared
+        # An encoder-decoder alone reads both layers.
+        is_pair = type(self.model) is model.EncoderDecoderModel
+        if is_pair and self.model.tie == "all" and not is_shared:
+            raise ValueError(
+                "model.tie='all' needs one vocabulary, and each language has its own: use 'output'"
+            )
+        if self.text and self.text.dropout and self.task != "translation":
+            raise ValueError(
+                f"text.dropout={self.text.dropout} needs task='translation', got task={self.task!r}"
+            )
+        positions = getattr(self.model, "positions", "none")
+        tokens = getattr(self.decoding, "max_tokens", 0)
+        if POSITIONS[positions].embed is not None and tokens >= longest:
+            raise ValueError(
+                f"decoding.max_tokens={tokens} must be less than model.max_length={longest}, "
+                f"where {positions} positions end"
+            )
 
     def _check_batch(self, longest: int) -> None:
-        if isinstance(self.batch, batch.SentenceBatchPart):
+        if isinstance(self.batch, data.SentenceBatchPart):
             lengths = self.batch.bucket_lengths
             if not lengths or max(lengths) > longest:
                 raise ValueError(
@@ -81,31 +102,6 @@ class Config:
                 "separate the pairs of a row"
             )
 
-    def _check_model(self, longest: int) -> None:
-        metrics = {*self.train.evaluators} - {*EVALUATORS}
-        if metrics and not hasattr(self.decoding, "metrics"):
-            raise ValueError(
-                f"train.evaluators={self.train.evaluators} contains a metric of text, and "
-                f"task={self.task!r} has no answers to compare"
-            )
-        positions = getattr(self.model, "positions", "")
-        is_shared = self.text.joint if self.text else self.data.is_shared
-        is_pair = isinstance(self.model, model.EncoderDecoderModel)
-        if is_pair and self.model.tie == "all" and not is_shared:
-            raise ValueError(
-                "model.tie='all' needs one vocabulary, and each language has its own: use 'output'"
-            )
-        if self.text and self.text.dropout and self.task != "translation":
-            raise ValueError(
-                f"text.dropout={self.text.dropout} needs task='translation', got task={self.task!r}"
-            )
-        tokens = getattr(self.decoding, "max_tokens", 0)
-        if positions in model.ABSOLUTE and tokens >= longest:
-            raise ValueError(
-                f"decoding.max_tokens={tokens} must be less than model.max_length={longest}, "
-                f"where {positions} positions end"
-            )
-
     @classmethod
     def read(cls, tree: Mapping[str, Any]) -> Self:
         """Build a config from nested mappings, as of a ConfigDict or a JSON file.
@@ -115,16 +111,14 @@ class Config:
         """
         if "task" not in tree:
             raise UsageError("the config needs the field 'task'")
-        try:
+        with as_usage_errors():
             task = tree["task"]
             parts = TASKS[task].parts
             architecture = tree.get("architecture", next(iter(parts.models)))
-            one_of("architecture", architecture, tuple(parts.models))
+            one_of("architecture", architecture, parts.models)
             section = tree.get("data")
             names = section if isinstance(section, Mapping) else {}
             name, config = _dataset(task, names.get("name"))
-        except ValueError as error:
-            raise UsageError(str(error)) from error
         kinds = {
             "data": (config, f"data.name={name!r}"),
             "batch": (parts.batch, f"task={task!r}"),
@@ -153,17 +147,17 @@ class Config:
 
 
 def _dataset(task: str, name: str | None) -> tuple[str, type]:
-    """Return name and type of the data of a task, of its first dataset if `name` is None.
+    """Return name and type of the data of a task, the toy language if `name` is None and it fits.
 
     Raises:
         ValueError: an unknown dataset, or one that does not serve the task.
     """
     known = datasets_of(task)
-    name = name or next(iter(known), "")
+    name = name or ("toy" if "toy" in known else next(iter(known), ""))
     if name in DATASETS and name not in known:
         raise ValueError(
             f"data.name={name!r} contains {', '.join(DATASETS[name].contains)}, and task={task!r} "
             f"reads {' or '.join(TASKS[task].parts.reads)}: choose one of {', '.join(known)}"
         )
-    one_of("data.name", name, tuple(known))
+    one_of("data.name", name, known)
     return name, known[name].config

@@ -1,209 +1,162 @@
-"""Sizes and choices of models.
+"""Configs of models: those of the library with the defaults of the experiments, and decoding.
 
-A name must be one of a tuple below, or one that a plugin added to the registry of the library; a
-test compares each tuple with the registry.
-The library checks all other values when the model is created, before a run writes files.
+`UNREAD` names the fields that an architecture does not read: configs and flags do not have them.
 """
 
-import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields
+from functools import partial
+from typing import ClassVar
 
-from experiments.config.build import as_tree, option
-from experiments.errors import check_at_least, check_positive, check_share, one_of
+from attention.modules import POOLINGS, RecurrentConfig, Rotary, TransformerConfig
+from attention.modules.numbers import check_number
+from experiments.config.build import Part, option
+from experiments.errors import one_of
+from experiments.registry import METRICS
 
-ACTIVATIONS = ("relu", "gelu", "gelu_exact", "silu", "tanh")
-NORMS = ("layer", "rms")
-NORM_PLACEMENTS = ("pre", "post", "both")
-POSITIONS = ("none", "sinusoidal", "learned", "rotary", "alibi", "relative")
-ABSOLUTE = ("sinusoidal", "learned")  # added to the embeddings, so they end at max_length
-INITIALIZERS = ("lecun_normal", "xavier_uniform", "he_normal", "normal_0.02")
-TIES = ("none", "output", "all", "embeddings")
-IMPLEMENTATIONS = (
-    *("tiled", "reference", "tokamax", "tokamax:mosaic", "tokamax:triton", "tokamax:cudnn"),
-    *("tokamax:xla_chunked", "tokamax:xla"),
-)
-POOLINGS = ("mean", "class_token")
-CELLS = ("gru", "lstm")
-ATTENTIONS = ("none", "additive", "multiplicative")
+# `train.dtype` decides the dtype of the computation, and no task has token types.
+_OTHERS = frozenset({"dtype", "param_dtype", "num_token_types"})
+DEFAULT_METRICS = ("exact_match", "bleu", "chrf")
+_OF_WORDS = frozenset({"tie", "output_bias", "logit_scale", "logit_softcap"})
 
 
 @dataclass(frozen=True, kw_only=True)
-class RotaryPart:
-    """Rotary positions."""
-
-    base: float = option(10_000.0, "base of the wavelengths")
-    scaling: str = option("none", "for longer texts: none, linear, ntk, llama3 or yarn")
-    factor: float = option(1.0, "ratio of the longest text to original_length")
-    original_length: int = option(48, "longest text of the training")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExpertsPart:
+class ExpertsPart(Part):
     """Mixture of experts in the feed-forward layer of some blocks."""
 
-    number: int = option(4, "experts of a layer")
-    every: int = option(2, "one of so many layers has experts")
-    capacity_factor: float = option(1.25, "tokens that an expert takes in training ÷ its share")
-    balance: float = option(0.01, "factor of the balance loss")
+    number: int = option(4, "experts of a layer", least=2)
+    every: int = option(2, "one of so many layers has experts", least=1)
+    capacity_factor: float = option(1.25, "tokens of an expert in training ÷ its share", above=0)
+    balance: float = option(0.01, "factor of the balance loss", least=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderDecoderModel(TransformerConfig):
+    """A Transformer that reads a source and writes a target."""
+
+    UNREAD: ClassVar[frozenset[str]] = _OTHERS
+    width: int = 96
+    hidden: int = 256
+    positions: str = "rotary"
+    rotary: Rotary = field(default_factory=partial(Rotary, original_length=48))
+    max_length: int = 48
 
     def __post_init__(self) -> None:
-        """Check the fields."""
-        for name, least in (("number", 2), ("every", 1), ("balance", 0)):
-            check_at_least(name, getattr(self, name), least)
-        check_positive("capacity_factor", self.capacity_factor)
+        """Check the fields, as the library and for at least one layer."""
+        super().__post_init__()
+        check_number("encoder_layers", self.encoder_layers, at_least=1)
+        check_number("decoder_layers", self.decoder_layers, at_least=1)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Transformer:
-    """Fields of `attention.modules.TransformerConfig` that every Transformer reads."""
-
-    width: int = option(96, "D, width of the model")
-    num_heads: int = option(4, "N, query heads")
-    num_kv_heads: int | None = option(None, "K, key/value heads; as many as query heads if None")
-    head_width: int | None = option(None, "H; width / num_heads if None")
-    hidden: int = option(256, "F, width of the feed-forward layers")
-    activation: str = option("relu", f"of the feed-forward layers: {', '.join(ACTIVATIONS)}")
-    gated: bool = option(False, "whether feed-forward layers are gated")
-    norm: str = option("layer", f"one of {', '.join(NORMS)}")
-    norm_placement: str = option("pre", f"one of {', '.join(NORM_PLACEMENTS)}")
-    norm_epsilon: float = option(1e-6, "added to the variance")
-    qk_norm: str | None = option(None, "norm of queries and keys")
-    positions: str = option("rotary", f"one of {', '.join(POSITIONS)}")
-    rotary: RotaryPart = field(default_factory=RotaryPart)
-    max_length: int = option(48, "longest sequence, in tokens")
-    use_bias: bool = option(True, "whether the linear layers of blocks have biases")
-    window: int | None = option(None, "tokens on either side that attention may attend to")
-    softcap: float | None = option(None, "bound of attention scores")
-    kernel_init: str = option("lecun_normal", f"one of {', '.join(INITIALIZERS)}")
-    dropout: float = option(0.0, "rate on embeddings and on the output of every sublayer")
-    attention_dropout: float = option(0.0, "rate on attention weights")
-    implementation: str | None = option(None, "of attention; chosen if None")
-    remat: bool = option(True, "whether the backward pass recomputes the inside of each block")
-    per_layer: tuple[Mapping[str, Any], ...] = option((), "overrides that the layers cycle through")
-
-    def __post_init__(self) -> None:
-        """Check the fields."""
-        for name in ("width", "num_heads", "hidden", "max_length", "head_width"):
-            if getattr(self, name) is not None:
-                check_at_least(name, getattr(self, name), 1)
-        for name in ("encoder_layers", "decoder_layers", "patch_size"):
-            check_at_least(name, getattr(self, name, 1), 1)
-        check_at_least("window", self.window or 0, 0)
-        for name in ("dropout", "attention_dropout"):
-            check_share(name, getattr(self, name))
-        # A plugin that adds a name to a registry of the library has imported the library.
-        library = sys.modules.get("attention.modules")
-        for name, known, registry in (
-            ("activation", ACTIVATIONS, "ACTIVATIONS"),
-            ("norm", NORMS, "NORMS"),
-            ("qk_norm", NORMS, "NORMS"),
-            ("norm_placement", NORM_PLACEMENTS, ""),
-            ("positions", POSITIONS, "POSITIONS"),
-            ("kernel_init", INITIALIZERS, "INITIALIZERS"),
-            ("implementation", IMPLEMENTATIONS, ""),
-            ("tie", TIES, ""),
-            ("pooling", POOLINGS, "POOLINGS"),
-        ):
-            if getattr(self, name, None) is not None:
-                one_of(name, getattr(self, name), tuple(getattr(library, registry, known)))
-        if self.num_heads % (self.num_kv_heads or self.num_heads):
-            raise ValueError(
-                f"num_heads={self.num_heads} is not divisible by num_kv_heads={self.num_kv_heads}"
-            )
-        if self.head_width is None and self.width % self.num_heads:
-            raise ValueError(
-                f"width={self.width} is not divisible by num_heads={self.num_heads}: change one of "
-                "them, or set head_width"
-            )
-
-    def library(self) -> Any:  # noqa: ANN401 - its type would import jax
-        """Return the `TransformerConfig` with these fields; this imports jax.
-
-        Raises:
-            ValueError: what the library alone can check.
-        """
-        from attention.modules import TransformerConfig
-
-        others = ("experts", "pooling", "patch_size")
-        tree = {name: value for name, value in as_tree(self).items() if name not in others}
-        return TransformerConfig(**tree)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _WordModel(_Transformer):
-    """Fields of Transformers that score the words of a vocabulary."""
-
-    tie: str = option("output", "token tables that are one: none, output, all or embeddings")
-    logit_scale: float = option(1.0, "factor of the scores of a tied vocabulary")
-    logit_softcap: float | None = option(None, "bound of the scores of a tied vocabulary")
-
-
-@dataclass(frozen=True, kw_only=True)
-class EncoderModel(_WordModel):
+class EncoderModel(EncoderDecoderModel):
     """A Transformer that reads in both directions and predicts words."""
 
-    encoder_layers: int = option(2, "blocks of the encoder")
+    UNREAD: ClassVar[frozenset[str]] = _OTHERS | {"decoder_layers", "cross_attention"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassifierModel(_Transformer):
-    """A Transformer that predicts one class of a whole input."""
+class ClassifierModel(EncoderDecoderModel):
+    """A Transformer that predicts one class of a whole input.
 
-    encoder_layers: int = option(2, "blocks of the encoder")
-    pooling: str = option("mean", f"how one vector is made of all: {', '.join(POOLINGS)}")
-    patch_size: int = option(2, "pixels of a side of a patch of an image, which is read as a token")
+    Attributes:
+        pooling: how one vector is made of all, a name in `POOLINGS`.
+        patch_size: pixels of a side of a patch of an image, which is read as a token.
+    """
+
+    UNREAD: ClassVar[frozenset[str]] = EncoderModel.UNREAD | _OF_WORDS
+    pooling: str = "mean"
+    patch_size: int = 2
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        super().__post_init__()
+        one_of("pooling", self.pooling, POOLINGS)
+        check_number("patch_size", self.patch_size, at_least=1)
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecoderModel(_WordModel):
-    """A Transformer that predicts the next token."""
+class DecoderModel(EncoderDecoderModel):
+    """A Transformer that predicts the next token.
 
-    decoder_layers: int = option(2, "blocks of the decoder")
+    Attributes:
+        experts: mixture of experts; None for dense layers.
+    """
+
+    UNREAD: ClassVar[frozenset[str]] = _OTHERS | {"encoder_layers", "cross_attention"}
     experts: ExpertsPart | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class EncoderDecoderModel(_WordModel):
-    """A Transformer that reads a source and writes a target."""
+class RecurrentModel(RecurrentConfig):
+    """A recurrent encoder-decoder."""
 
-    encoder_layers: int = option(2, "blocks of the encoder")
-    decoder_layers: int = option(2, "blocks of the decoder")
+    UNREAD: ClassVar[frozenset[str]] = _OTHERS
+    embedding_width: int = 96
+    hidden: int = 128
+    max_length: int = 48
 
 
-@dataclass(frozen=True, kw_only=True)
-class RecurrentModel:
-    """A recurrent encoder-decoder, with the fields of `attention.modules.RecurrentConfig`."""
-
-    embedding_width: int = option(96, "D, width of the embeddings")
-    hidden: int = option(128, "F, width of the state of each cell")
-    cell: str = option("gru", f"one of {', '.join(CELLS)}")
-    attention: str = option("additive", f"one of {', '.join(ATTENTIONS)}")
-    max_length: int = option(48, "longest sequence, in tokens")
-    dropout: float = option(0.0, "rate on the embeddings")
-
-    def __post_init__(self) -> None:
-        """Check the fields."""
-        for name in ("embedding_width", "hidden", "max_length"):
-            check_at_least(name, getattr(self, name), 1)
-        check_share("dropout", self.dropout)
-        one_of("cell", self.cell, CELLS)
-        one_of("attention", self.attention, ATTENTIONS)
-
-    def library(self) -> Any:  # noqa: ANN401 - its type would import jax
-        """Return the `RecurrentConfig` with these fields; this imports jax."""
-        from attention.modules import RecurrentConfig
-
-        return RecurrentConfig(**as_tree(self))
+def without_own_fields(config: TransformerConfig | RecurrentConfig) -> object:
+    """Return the config of a model as the class of the library, whose fields are saved with it."""
+    kind = TransformerConfig if isinstance(config, TransformerConfig) else RecurrentConfig
+    return kind(**{each.name: getattr(config, each.name) for each in fields(kind)})
 
 
 @dataclass(frozen=True, kw_only=True)
-class SkipGramModel:
+class SkipGramModel(Part):
     """One vector for each word."""
 
-    width: int = option(96, "D, width of the vectors")
+    width: int = option(96, "D, width of the vectors", least=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchPart(Part):
+    """Greedy decoding, or beam search if `num_beams` is above 1."""
+
+    num_beams: int = option(1, "hypotheses of a sentence", least=1)
+    hypotheses: int = option(100, "hypotheses at once, of all sentences", least=1)
+    length_penalty: float = option(0.0, "alpha of the length penalty of GNMT; 0: none")
+    n_best: int = option(1, "translations of a sentence with --format=json", least=1)
+    metrics: tuple[str, ...] = option(DEFAULT_METRICS, "of the translations", among=METRICS)
 
     def __post_init__(self) -> None:
         """Check the fields."""
-        check_at_least("width", self.width, 1)
+        super().__post_init__()
+        if self.n_best > self.num_beams:
+            raise ValueError(f"n_best={self.n_best} is more than num_beams={self.num_beams}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingPart(Part):
+    """Random tokens, without the least probable ones."""
+
+    strategy: str = option("sample", "sample, or greedy", among=("sample", "greedy"))
+    temperature: float = option(0.8, "of the distribution; below 1 it is narrower")
+    top_k: int = option(0, "most probable tokens that may be drawn; 0: all", least=0)
+    top_p: float = option(0.95, "probability of the tokens that may be drawn")
+    min_p: float = option(0.0, "lowest probability of a token ÷ that of the most probable one")
+    seed: int = option(0, "of the random tokens", least=0, below=2**32)
+    max_tokens: int = option(300, "longest continuation", least=1)
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        super().__post_init__()
+        if not 1e-30 <= self.temperature <= 1e30:
+            raise ValueError(
+                f"temperature must be in [1e-30, 1e30], got {self.temperature}; for 0 choose "
+                "strategy=greedy"
+            )
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p must be in (0, 1], got {self.top_p}")
+        if not 0 <= self.min_p <= 1:
+            raise ValueError(f"min_p must be in [0, 1], got {self.min_p}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainedPart(SamplingPart):
+    """Text generation with a released checkpoint."""
+
+    strategy: str = option("auto", "auto, sample, greedy", among=("auto", "sample", "greedy"))
+    max_tokens: int = option(100, "longest continuation", least=1)
+    num_beams: int = option(1, "above 1: beam search, in place of sampling", least=1)
+    length_penalty: float = option(0.0, "alpha of the length penalty of GNMT; 0: none")

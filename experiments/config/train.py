@@ -1,91 +1,74 @@
-"""Training: its length, optimizer, measurements and loss."""
+"""Training: its length, optimizer, measurements and loss, and the mesh of devices."""
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import TypeVar
+from typing import Self, TypeVar
 
-from experiments.config.build import option
+from experiments.config.build import Part, option
 from experiments.data.pipeline import Epoch
-from experiments.errors import as_usage_errors, check_at_least, check_positive, check_share, one_of
+from experiments.errors import as_usage_errors, one_of
 from experiments.registry import EVALUATORS, LOSSES, METRICS
 
 SCHEDULES = ("constant", "linear", "cosine", "inverse_sqrt")
-DTYPES = ("float32", "bfloat16")
 # Values of the validation split that training can follow without evaluators.
 MONITORED = ("loss", "nll", "accuracy")
 MODES = ("min", "max")
 MODE_OF = dict.fromkeys(("loss", "nll", "perplexity"), "min") | dict.fromkeys(
     ("accuracy", "exact_match", "bleu", "tok_bleu", "chrf"), "max"
 )
+DTYPES = ("float32", "bfloat16")
 UNITS = ("steps", "epochs", "examples", "tokens")
 AnyTrainPart = TypeVar("AnyTrainPart", bound="TrainPart")
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainPart:
+class MeshPart(Part):
+    """Number of devices along each axis of the mesh; `experiments.sharding` uses it."""
+
+    data: int = option(0, "parts of a batch, each on other devices; 0: all devices left", least=0)
+    fsdp: int = option(1, "shards of parameters and optimizer, and of a batch too", least=1)
+    tensor: int = option(1, "shards of heads, hidden layers and vocabulary", least=1)
+    sequence: int = option(1, "shards of the positions of a row", least=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainPart(Part):
     """Adam with a learning rate schedule, and the intervals of measurements and checkpoints."""
 
-    steps: int = option(1_000, "optimizer steps")
+    steps: int = option(1_000, "optimizer steps", least=1)
     duration: str = option("", "in place of steps: 10 epochs, 5e4 examples or 2e6 tokens")
     start_from: str = option("", "workdir or folder of released weights to take parameters from")
     start_except: tuple[str, ...] = option((), "parts that keep their initial values, as 'head'")
-    schedule: str = option("cosine", f"of the learning rate: {', '.join(SCHEDULES)}")
-    learning_rate: float = option(3e-3, "highest learning rate")
-    warmup_steps: int = option(100, "steps in which the learning rate rises from 0")
-    clip_norm: float = option(1.0, "largest norm of the gradient")
-    beta1: float = option(0.9, "of Adam")
-    beta2: float = option(0.98, "of Adam")
-    epsilon: float = option(1e-9, "of Adam")
-    weight_decay: float = option(0.1, "factor of decoupled weight decay")
+    schedule: str = option("cosine", "of the learning rate after the warm-up", among=SCHEDULES)
+    learning_rate: float = option(3e-3, "highest learning rate", above=0)
+    warmup_steps: int = option(100, "steps in which the learning rate rises from 0", least=0)
+    clip_norm: float = option(1.0, "largest norm of the gradient", above=0)
+    beta1: float = option(0.9, "of Adam", least=0, below=1)
+    beta2: float = option(0.98, "of Adam", least=0, below=1)
+    epsilon: float = option(1e-9, "of Adam", above=0)
+    weight_decay: float = option(0.1, "factor of decoupled weight decay", least=0, below=1)
     decay_all: bool = option(False, "whether biases, norms and embeddings decay too")
-    log_every: int = option(50, "steps between two rows of training metrics")
-    evaluate_every: int = option(100, "steps between two measurements of the validation split")
-    sample_every: int = option(500, "steps between two samples")
-    checkpoint_every: int = option(500, "steps between two checkpoints, without patience")
-    checkpoint_minutes: float = option(
-        10.0, "minutes after which a checkpoint is saved between those; 0: never"
+    log_every: int = option(50, "steps between two rows of training metrics", least=1)
+    evaluate_every: int = option(100, "steps between two measurements of validation", least=1)
+    sample_every: int = option(500, "steps between two samples", least=1)
+    checkpoint_every: int = option(500, "steps between checkpoints, without patience", least=1)
+    checkpoint_minutes: float = option(10.0, "minutes to a checkpoint between; 0: never", least=0)
+    skip_nonfinite: int = option(0, "skipped non-finite steps in a row that end a run", least=0)
+    average: int = option(1, "checkpoints whose mean is measured and used", least=1)
+    ema: float = option(
+        0.0, "decay of a moving average of parameters, used instead", least=0, below=1
     )
-    skip_nonfinite: int = option(
-        0,
-        "steps in a row with a loss or gradient that is not finite that end the training, each "
-        "skipped; 0: the first one ends it",
-    )
-    average: int = option(1, "checkpoints whose mean is measured and used")
-    ema: float = option(0.0, "decay of a moving average of the parameters, used in their place")
-    evaluators: tuple[str, ...] = option(
-        (), "metrics and evaluators that are computed whenever the validation split is measured"
-    )
-    monitor: str = option(
-        "loss",
-        "value of the validation split that patience follows",
-    )
-    monitor_mode: str = option(
-        "", f"whether its min or its max is best; can be left out for {', '.join(MODE_OF)}"
-    )
-    patience: int = option(
-        0, "evaluations without gain that end the training at the best; 0: never"
-    )
-    dtype: str = option("float32", "of the computation in training: float32 or bfloat16")
+    evaluators: tuple[str, ...] = option((), "metrics and evaluators of each validation")
+    monitor: str = option("loss", "value of the validation split that patience follows")
+    monitor_mode: str = option("", "whether its min or its max is best; '': known by its name")
+    patience: int = option(0, "evaluations without gain that end a run; 0: never", least=0)
+    dtype: str = option("float32", "of the computation: float32 or bfloat16", among=DTYPES)
 
     def __post_init__(self) -> None:
         """Check the fields."""
-        for name in ("steps", "log_every", "evaluate_every", "sample_every", "checkpoint_every"):
-            check_at_least(name, getattr(self, name), 1)
-        for name, least in (
-            ("average", 1),
-            ("patience", 0),
-            ("skip_nonfinite", 0),
-            ("checkpoint_minutes", 0),
-        ):
-            check_at_least(name, getattr(self, name), least)
-        for name in ("learning_rate", "clip_norm", "epsilon"):
-            check_positive(name, getattr(self, name))
-        for name in ("beta1", "beta2", "weight_decay", "ema"):
-            check_share(name, getattr(self, name))
-        one_of("schedule", self.schedule, SCHEDULES)
-        one_of("dtype", self.dtype, DTYPES)
+        super().__post_init__()
         for name in self.evaluators:
             one_of("evaluators", name, (*METRICS, *EVALUATORS))
         if not self.evaluators:
@@ -94,8 +77,11 @@ class TrainPart:
             one_of(f"monitor_mode, for monitor={self.monitor!r},", self.monitor_mode, MODES)
         if self.duration:
             parse_duration(self.duration)
-        else:
-            self.check_warmup(self.steps)
+        elif self.warmup_steps >= self.steps:
+            raise ValueError(
+                f"warmup_steps must be in [0, steps={self.steps}), got {self.warmup_steps}: choose "
+                "fewer by --config.train.warmup_steps"
+            )
         if self.ema and self.average > 1:
             raise ValueError(
                 f"ema={self.ema} and average={self.average} are two averages of the same "
@@ -112,33 +98,28 @@ class TrainPart:
         """Steps between two checkpoints; with patience each evaluation has one, and may be used."""
         return self.evaluate_every if self.patience else self.checkpoint_every
 
-    def check_warmup(self, steps: int) -> None:
-        """Check that the warm-up ends before the training.
+    def with_steps(self, steps: int) -> Self:
+        """Return the training with a number of steps in place of a duration, and a fitting warm-up.
 
         Raises:
-            ValueError: it does not.
+            ValueError: `steps` below 1.
         """
-        if not 0 <= self.warmup_steps < steps:
-            raise ValueError(
-                f"warmup_steps must be in [0, steps={steps}), got {self.warmup_steps}: choose "
-                "fewer by --config.train.warmup_steps"
-            )
+        warmup = fitting_warmup(self.warmup_steps, steps)
+        return replace(self, steps=steps, duration="", warmup_steps=warmup)
+
+
+def fitting_warmup(warmup_steps: int, steps: int) -> int:
+    """Return the steps of the warm-up; a quarter of all, if it does not end before the training."""
+    return warmup_steps if warmup_steps < steps else steps // 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class LabelTrainPart(TrainPart):
     """Training by a loss of logits and labels."""
 
-    loss: str = option("cross_entropy", "name of a registered function of logits and labels")
-    label_smoothing: float = option(0.0, "probability that is moved to the whole vocabulary")
-    z_loss: float = option(0.0, "coefficient of the squared logsumexp of the logits")
-
-    def __post_init__(self) -> None:
-        """Check the fields."""
-        super().__post_init__()
-        one_of("loss", self.loss, tuple(LOSSES))
-        check_share("label_smoothing", self.label_smoothing)
-        check_at_least("z_loss", self.z_loss, 0)
+    loss: str = option("cross_entropy", "function of logits and labels", among=LOSSES)
+    label_smoothing: float = option(0.0, "probability for the whole vocabulary", least=0, below=1)
+    z_loss: float = option(0.0, "coefficient of the squared logsumexp of the logits", least=0)
 
 
 def parse_duration(text: str) -> tuple[Fraction, str]:
@@ -153,7 +134,7 @@ def parse_duration(text: str) -> tuple[Fraction, str]:
     except ValueError:
         is_positive = False
     if not is_positive:
-        raise ValueError(f"duration needs a number, as in '10 epochs', got {text!r}")
+        raise ValueError(f"duration must be a number and a unit, as in '10 epochs', got {text!r}")
     one_of("duration: the unit", unit, UNITS)
     return Fraction(amount), unit
 

@@ -13,12 +13,12 @@ from typing import ClassVar
 
 import numpy as np
 
+from attention.modules.numbers import check_number
 from experiments.config.build import option
 from experiments.config.data import TRAIN_PER_SYMBOL, RandomData, Sizes
 from experiments.data.examples import SentencePair
 from experiments.data.source import Source
 from experiments.data.tokenizers import Words
-from experiments.errors import check_at_least
 from experiments.registry import dataset
 
 DIGITS = 10
@@ -73,8 +73,8 @@ class CopyData(RandomData):
     def __post_init__(self) -> None:
         """Check the fields."""
         super().__post_init__()
-        check_at_least("longest", self.longest, self.shortest)
-        check_at_least("sizes.train", self.sizes.train, TRAIN_PER_SYMBOL * DIGITS)
+        check_number("longest", self.longest, at_least=self.shortest)
+        check_number("sizes.train", self.sizes.train, at_least=TRAIN_PER_SYMBOL * DIGITS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,5 +104,5 @@ class ReverseData(RandomData):
     def __post_init__(self) -> None:
         """Check the fields."""
         super().__post_init__()
-        check_at_least("longest_test", self.longest_test, self.longest_train + 1)
-        check_at_least("sizes.train", self.sizes.train, TRAIN_PER_SYMBOL * self.numbers)
+        check_number("longest_test", self.longest_test, at_least=self.longest_train + 1)
+        check_number("sizes.train", self.sizes.train, at_least=TRAIN_PER_SYMBOL * self.numbers)

@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 import sentencepiece
 
-from experiments.config.data import TextPart
+from experiments.config.data import SMALLEST_SUBWORDS, TextPart
 from experiments.data.examples import EncodedExamples, EncodedPair, SentencePair
 from experiments.data.tokenizers import (
     BOS,
@@ -25,6 +25,7 @@ from experiments.data.tokenizers import (
 from experiments.errors import UsageError
 
 BLANK = "▁"  # of sentencepiece, for a blank
+LARGEST = 8_000  # subwords, of a size that the text decides
 UNKNOWN = "▅"  # of sentencepiece: it ignores lines that contain it
 # In texts, code points that Unicode reserves stand for `BLANK`, and each of those for itself.
 STAND_IN = "\ufdd0"
@@ -114,12 +115,14 @@ class Subwords(Text):
         def lines() -> Iterator[str]:
             return (escape(text).replace(UNKNOWN, STAND_IN) for text in texts())
 
+        size = config.size or fitting_size(lines())
         try:
             sentencepiece.SentencePieceTrainer.train(
                 sentence_iterator=lines(),
                 model_writer=model,
                 model_type=config.kind,
-                vocab_size=config.size,
+                vocab_size=size,
+                hard_vocab_limit=config.size > 0,
                 pad_id=PAD,
                 bos_id=BOS,
                 eos_id=EOS,
@@ -143,6 +146,15 @@ class Subwords(Text):
         except RuntimeError as error:
             raise ValueError("it is no model of sentencepiece") from error
         return tokenizer
+
+
+def fitting_size(texts: Iterable[str]) -> int:
+    """Return a size by the text: a tenth of its words, and at least one for each character."""
+    characters, words = set(), 0
+    for text in texts:
+        characters.update(text)
+        words += len(text.split())
+    return min(LARGEST, max(SMALLEST_SUBWORDS + len(characters), words // 10))
 
 
 def _reason(error: str) -> str:

@@ -15,12 +15,12 @@ from pathlib import Path
 from random import Random
 from typing import ClassVar, NamedTuple
 
+from attention.modules.numbers import check_number
 from experiments.config.build import option
 from experiments.config.data import SMALLEST_TRAIN, RandomData, Sizes
 from experiments.data.examples import SentencePair
 from experiments.data.source import Source
 from experiments.data.tokenizers import Words
-from experiments.errors import check_at_least
 from experiments.registry import dataset
 
 PERSONS = ("anna", "ben", "clara", "david", "emma", "frank", "grace", "hugo")
@@ -114,4 +114,4 @@ class SummaryData(RandomData):
     def __post_init__(self) -> None:
         """Check the fields."""
         super().__post_init__()
-        check_at_least("longest", self.longest, self.shortest)
+        check_number("longest", self.longest, at_least=self.shortest)

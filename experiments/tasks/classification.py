@@ -12,7 +12,7 @@ from jax import Array
 from attention.modules import Classifier, Embedding, PatchEmbedding
 from experiments.analysis.collect import Example
 from experiments.config import Config
-from experiments.config.batch import ExampleBatchPart
+from experiments.config.data import ExampleBatchPart
 from experiments.config.model import ClassifierModel
 from experiments.config.train import LabelTrainPart
 from experiments.data.examples import EncodedPair
@@ -82,7 +82,7 @@ class Classification(Task[LabelledBatch]):
 
     def model(self, rngs: nnx.Rngs) -> Classifier:
         """As in `Task`."""
-        config, tokenizer = self.config.model.library(), self.tokenizers.source
+        config, tokenizer = self.config.model, self.tokenizers.source
         if tokenizer is None:
             shape, patch = self._blank.shape, self.config.model.patch_size
             embedding = PatchEmbedding.from_config(

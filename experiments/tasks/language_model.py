@@ -12,9 +12,8 @@ from jax import Array
 from attention.modules import LanguageModel
 from attention.primitives import masks
 from experiments.analysis.collect import Example
-from experiments.config.batch import TextBatchPart
-from experiments.config.decoding import SamplingPart
-from experiments.config.model import DecoderModel
+from experiments.config.data import TextBatchPart
+from experiments.config.model import DecoderModel, SamplingPart
 from experiments.config.train import LabelTrainPart
 from experiments.data.packing import PackedBatch
 from experiments.data.pipeline import PackedRows, ShuffledBatches, SortedBatches
@@ -49,7 +48,7 @@ class LanguageModeling(Task[TextBatch | PackedBatch]):
 
     def model(self, rngs: nnx.Rngs) -> LanguageModel:
         """As in `Task`."""
-        settings, experts = self.config.model.library(), self.config.model.experts
+        settings, experts = self.config.model, self.config.model.experts
         make = None if experts is None else partial(make_layer, settings, experts)
         vocab_size = len(self.tokenizers.source)
         return LanguageModel.from_config(

@@ -14,7 +14,7 @@ from attention.modules import MaskedLanguageModel
 from attention.primitives import masks
 from experiments.analysis.collect import Example
 from experiments.analysis.senses import SenseVectors, check_senses, occurrences, sense_accuracy
-from experiments.config.batch import SentenceBatchPart
+from experiments.config.data import SentenceBatchPart
 from experiments.config.model import EncoderModel
 from experiments.config.train import LabelTrainPart
 from experiments.data.examples import EncodedExamples, EncodedPair
@@ -53,7 +53,7 @@ class MaskedLanguageModeling(Task[MaskedBatch]):
 
     def model(self, rngs: nnx.Rngs) -> MaskedLanguageModel:
         """As in `Task`."""
-        settings = self.config.model.library()
+        settings = self.config.model
         return MaskedLanguageModel.from_config(settings, vocab_size=self.gap + 1, rngs=rngs)
 
     def _layout(self, *lengths: int) -> Buckets[Batch]:

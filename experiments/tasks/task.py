@@ -33,7 +33,7 @@ from experiments.data.store import (
     store_text,
 )
 from experiments.data.tokenizers import SIDES, Tokenizers
-from experiments.errors import UsageError, as_usage_errors, errors_of, one_of
+from experiments.errors import UsageError, as_usage_errors, one_of
 from experiments.learner import Learner, TrainState
 from experiments.losses import Objective, TokenLosses, objective
 from experiments.registry import DATASETS, EVALUATORS, LOSSES, TaskParts
@@ -263,7 +263,7 @@ class Task(ABC, Generic[Batch]):
         metrics = [name for name in train.evaluators if name not in EVALUATORS]
         values = self.answer_scores(references, "validation", metrics)
         if len(metrics) < len(train.evaluators):
-            values |= self._evaluated(learner.to_use(learner.initial_state()))
+            values |= self._evaluated(learner.initial_state())
         known = [name for name, value in values.items() if not isinstance(value, str)]
         if train.monitor not in (*MONITORED, *known):
             batch, shapes = next(iter(self.batches("validation"))), learner.abstract_state
@@ -290,11 +290,9 @@ class Task(ABC, Generic[Batch]):
         values = {}
         for name in self.config.train.evaluators:
             if name in EVALUATORS:
-                evaluator = EVALUATORS[name]
-                with errors_of(f"the evaluator {name!r}"):
-                    for key, value in evaluator(self, state).items():
-                        if not isinstance(value, str):
-                            values[key] = float(value)
+                for key, value in EVALUATORS[name](self, state).items():
+                    if not isinstance(value, str):
+                        values[key] = float(value)
         return values
 
     def answer_split(self, state: TrainState, split: str) -> Sequence[str]:

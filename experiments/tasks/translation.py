@@ -17,9 +17,8 @@ from experiments.analysis.attribution import Explainer
 from experiments.analysis.collect import Example
 from experiments.analysis.figures import maps_figure, save
 from experiments.config import Config
-from experiments.config.batch import PairBatchPart
-from experiments.config.decoding import SearchPart
-from experiments.config.model import EncoderDecoderModel, RecurrentModel
+from experiments.config.data import PairBatchPart
+from experiments.config.model import EncoderDecoderModel, RecurrentModel, SearchPart
 from experiments.config.train import LabelTrainPart
 from experiments.data.examples import EncodedExamples, EncodedPair
 from experiments.data.packing import Batch, PackedPairs, row_lengths
@@ -96,7 +95,7 @@ class Translation(Task[Batch | PackedPairs]):
     def model(self, rngs: nnx.Rngs) -> nnx.Module:
         """As in `Task`."""
         return ARCHITECTURES[self.config.architecture].from_config(
-            self.config.model.library(),
+            self.config.model,
             source_vocab_size=len(self.tokenizers.source),
             target_vocab_size=len(self.tokenizers.target),
             rngs=rngs,

@@ -15,7 +15,7 @@ from experiments.analysis.senses import (
     occurrences,
     sense_accuracy,
 )
-from experiments.config.batch import SkipGramBatchPart
+from experiments.config.data import SkipGramBatchPart
 from experiments.config.model import SkipGramModel
 from experiments.config.train import TrainPart
 from experiments.data.skip_grams import SkipGramBatch, SkipGramBatches

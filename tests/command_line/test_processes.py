@@ -55,7 +55,7 @@ def connected(monkeypatch):
 
 
 def test_error_that_resembles_a_lost_process_has_its_traceback(connected, monkeypatch, capsys):
-    monkeypatch.setattr(run, "NAMED_SECONDS", 0)
+    monkeypatch.setattr("experiments.processes.NAMED_SECONDS", 0)
     with run.exit_process():
         raise RuntimeError("NCCL: invalid usage")
     error = capsys.readouterr().err
@@ -68,6 +68,7 @@ def test_closed_output_of_one_of_several_processes_is_no_success(connected, monk
         raise BrokenPipeError
 
     monkeypatch.setattr(run, "parse", parse)
+    monkeypatch.setattr(run, "is_output_closed", lambda: True)
     with open(os.devnull, "w") as output:
         monkeypatch.setattr(sys, "stdout", output)
         assert run.main(["run.py"]) == 1

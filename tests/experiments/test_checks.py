@@ -2,7 +2,6 @@
 
 import pytest
 
-import run
 from experiments.cli import parse
 from experiments.errors import UsageError
 from experiments.train import train
@@ -15,30 +14,21 @@ from experiments.workdir import Workdir
         ("char_lm", "batch.row_length=65", "batch.row_length=65 is more than model.max_length=64"),
         ("char_lm", "model.positions=learned", "max_length=64, where learned positions end"),
         ("char_lm", "batch.tokens=10", "batch.tokens=10 does not fit a row of row_length=64"),
-        ("char_lm", "train.label_smoothing=1.5", "train.label_smoothing must lie in [0, 1)"),
         ("char_lm", "decoding.temperature=0.0", "for 0 choose strategy=greedy"),
-        ("char_lm", "data.name=digits", "contains images, and task='language_model' reads char"),
         ("char_lm_moe", "model.experts.number=1", "model.experts.number must be at least 2"),
-        ("packed_lm", "data.sizes.train=9", "data.sizes.train must be at least 1000, got 9"),
-        ("packed_lm", "data.name=character", "got 'character'; did you mean 'characters'?"),
-        ("masked_lm", "batch.bucket_lengths=(0,)", "batch.bucket_lengths must be at least 2"),
-        ("masked_lm", "model.encoder_layers=0", "model.encoder_layers must be at least 1, got 0"),
         ("word_vectors", "batch.window=0", "batch.window must be at least 1, got 0"),
         ("word_vectors", "batch.threshold=0.0", "batch.threshold must be in (0, 1], got 0.0"),
         ("digits", "model.pooling=men", "got 'men'; did you mean 'mean'?"),
         ("reverse", "data.longest_test=25", "data.longest_test must be at least 26, got 25"),
         ("reverse_rnn", "model.cell=gruu", "got 'gruu'; did you mean 'gru'?"),
-        ("reverse", "architecture=recurrent", "'recurrent' has no field 'model.activation', it"),
         ("denoising", "data.noise=('msk',)", "got 'msk'; did you mean 'mask'?"),
-        ("copy", "decoding.num_beams=0", "decoding.num_beams must be at least 1, got 0"),
         ("copy", "train.dtype=float16", "train.dtype must be one of float32, bfloat16"),
         ("copy", "train.schedule=cosin", "got 'cosin'; did you mean 'cosine'?"),
         ("copy", "train.loss=focal", "train.loss must be one of cross_entropy, got 'focal'"),
-        ("copy", "train.evaluators=('blue',)", "got 'blue'; did you mean 'bleu'?"),
         ("copy", "train.monitor=bleu", "train.monitor must be one of loss, nll, accuracy, got"),
         ("copy", "decoding.metrics=('chr',)", "got 'chr'; did you mean 'chrf'?"),
         ("digits", "train.evaluators=('bleu',)", "a metric of text, and task='classification' has"),
-        ("copy", "train.duration=ten", "train.duration needs a number, as in '10 epochs'"),
+        ("copy", "train.duration=ten", "train.duration must be a number and a unit"),
         ("multi30k:tiny", "train.ema=0.9", "choose one, with average=1 or ema=0.0"),
         ("multi30k", "batch.row_length=81", "batch.row_length=81 is more than model.max_length"),
         ("toy_translation_rnn", "batch.packed=True", "batch.packed must be False for archi"),
@@ -48,7 +38,7 @@ from experiments.workdir import Workdir
 )
 def test_a_config_that_cannot_run_is_refused(name, override, sentence):
     with pytest.raises(UsageError) as refusal:
-        run.read_config(parse(["run.py", f"--config={name}", f"--config.{override}"]).config)
+        parse(["run.py", f"--config={name}", f"--config.{override}"])
     assert sentence in str(refusal.value)
 
 
@@ -63,7 +53,7 @@ def test_a_config_that_cannot_run_is_refused(name, override, sentence):
     ],
 )
 def test_data_is_read_before_anything_is_written(name, override, sentence, tmp_path):
-    config = run.read_config(parse(["run.py", f"--config={name}", f"--config.{override}"]).config)
+    config = parse(["run.py", f"--config={name}", f"--config.{override}"]).config
     workdir = Workdir(tmp_path / "never")
     with pytest.raises(UsageError) as refusal:
         train(config, workdir, tmp_path)
@@ -74,7 +64,7 @@ def test_data_is_read_before_anything_is_written(name, override, sentence, tmp_p
 def test_a_split_that_is_shorter_than_a_window_is_named(tmp_path):
     (tmp_path / "short.txt").write_text("abcde" * 200)  # 50 characters for validation
     name, path = "char_lm", f"--config.data.path={tmp_path / 'short.txt'}"
-    config = run.read_config(parse(["run.py", f"--config={name}", path]).config)
+    config = parse(["run.py", f"--config={name}", path]).config
     sentence = r"the validation split of .*short.txt has 50 characters: .*=64 needs at least 65$"
     with pytest.raises(UsageError, match=sentence):
         train(config, Workdir(tmp_path / "never"), tmp_path)
@@ -90,20 +80,3 @@ def test_a_flag_of_training_is_refused_where_a_run_is_used(base, tmp_path):
     sentence = r"train.steps=200 is for training: --mode=evaluate uses the run of .*, with 300"
     with pytest.raises(UsageError, match=sentence):
         parse([*arguments, "--config.train.steps=200"])
-
-
-def test_several_files_are_only_compared():
-    twice = ["run.py", "--config=copy", "--config=reverse"]
-    with pytest.raises(UsageError, match="more than once: only --mode=compare and --mode"):
-        parse(twice)
-
-
-@pytest.mark.parametrize("flag", ["--profile", "--wandb=project"])
-def test_flags_of_training_are_refused_in_other_modes(flag):
-    name = flag.partition("=")[0]
-    with pytest.raises(
-        UsageError, match=f"{name} is for --mode=train .*alone, got --mode=describe"
-    ):
-        parse(["run.py", "--mode=describe", flag])
-    command = parse(["run.py", flag])
-    assert command.options in ({"profile": True}, {"wandb": "project"})

@@ -10,7 +10,7 @@ import optax
 import pytest
 from ml_collections import ConfigDict
 
-from experiments.config.mesh import MeshPart
+from experiments.config.train import MeshPart
 from experiments.errors import UsageError
 from experiments.losses import (
     add_auxiliary,

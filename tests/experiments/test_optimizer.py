@@ -66,9 +66,7 @@ def test_gradients_are_clipped_before_adam():
 @pytest.fixture(scope="module")
 def parameters():
     """Return ones for a model with parameters of every kind."""
-    config = DecoderModel(
-        width=8, num_heads=2, hidden=5, positions="learned", decoder_layers=1
-    ).library()
+    config = DecoderModel(width=8, num_heads=2, hidden=5, positions="learned", decoder_layers=1)
     make = partial(LanguageModel.from_config, config, vocab_size=7)
     abstract = nnx.state(jax.eval_shape(lambda: make(rngs=nnx.Rngs(0))))
     return jax.tree.map(lambda leaf: jnp.array(np.ones(leaf.shape, leaf.dtype)), abstract)

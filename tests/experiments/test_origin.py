@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.config_files import REPOSITORY
+from experiments.config.files import REPOSITORY
 from experiments.origin import commit, without_place
 
 

@@ -2,7 +2,7 @@
 
 import io
 
-from experiments.prompt import lines_as_they_come
+from experiments.cli import lines_as_they_come
 
 
 class Pipe:

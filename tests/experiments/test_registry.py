@@ -1,28 +1,18 @@
-"""Registries: names, late imports, and errors for unknown and repeated names."""
-
-import sys
+"""Registries: names, and errors for unknown and repeated names."""
 
 import pytest
 
-from experiments.registry import LOSSES, METRICS, TASKS, Registry
-
-
-def test_an_entry_is_imported_when_it_is_looked_up(monkeypatch):
-    monkeypatch.delitem(sys.modules, "this", raising=False)
-    registry = Registry("field", {"codec": "codecs:lookup", "zen": "this:d"})
-    assert [*registry] == ["codec", "zen"] and len(registry) == 2 and "zen" in registry
-    assert registry["codec"]("utf-8").name == "utf-8"
-    assert "this" not in sys.modules
+from experiments.registry import DATASETS, TASKS, Registry
 
 
 def test_a_decorator_adds_an_entry():
-    registry = Registry("field", {"old": "codecs:lookup"})
+    registry = Registry("field")
 
     @registry("new")
     class New:
         pass
 
-    assert registry["new"] is New
+    assert registry["new"] is New and [*registry] == ["new"]
     with pytest.raises(ValueError, match="field='new' is registered already"):
         registry("new")
 
@@ -32,11 +22,7 @@ def test_unknown_name_raises_with_the_nearest():
         TASKS["translatio"]
 
 
-@pytest.mark.parametrize(
-    "registry",
-    [TASKS, SOURCES, LOSSES, METRICS],
-    ids=["tasks", "datasets", "losses", "metrics"],
-)
-def test_every_built_in_entry_exists(registry):
-    for name in registry:
-        assert registry[name] is not None
+def test_a_vocabulary_is_shared_where_the_source_shares_it():
+    for name, dataset in DATASETS.items():
+        text, is_shared = dataset.source.text, dataset.config.is_shared
+        assert is_shared is None or is_shared == getattr(text, "shared", False), name

@@ -1,15 +1,15 @@
-"""--mode=sweep: names of runs, resuming, mean and standard deviation, jobs, and mistakes."""
+"""--mode=sweep: names of runs, resuming, mean and standard deviation."""
 
 import json
 import statistics
 
 import pytest
 
-from experiments import cli, sweep
+from experiments import sweep
 from experiments.cli import parse
-from experiments.errors import UsageError
+from experiments.errors import DivergedError, UsageError
 from experiments.workdir import Workdir
-from run import read_runs, run
+from run import call
 
 WIDTHS = "--grid.model.width=32,64"
 
@@ -19,7 +19,7 @@ def command(*arguments, config="digits:tiny"):
 
 
 def runs_of(*arguments):
-    return read_runs(command(*arguments).runs)
+    return command(*arguments).runs
 
 
 def write_results(workdir, accuracy, steps=20):
@@ -41,7 +41,7 @@ def trained(monkeypatch):
     def train(config, workdir, cache, wandb):
         trained.append(workdir.path.name)
         if config.model.width == 48:
-            raise FloatingPointError("the loss became nan")
+            raise DivergedError("the loss became nan")
         write_results(workdir, config.model.width / 64 - config.seed / 10)
 
     monkeypatch.setattr(sweep, "train", train)
@@ -191,7 +191,7 @@ def test_a_sweep_is_continued_by_its_workdir_alone(tmp_path, trained):
     sweep.sweep(runs_of(WIDTHS), place, tmp_path)
     again = parse(["run.py", "--mode=sweep", f"--workdir={place.path}", "--config.data.seed=0"])
     assert again.workdir == place.path
-    assert read_runs(again.runs) == runs_of(WIDTHS)
+    assert again.runs == runs_of(WIDTHS)
 
 
 @pytest.mark.usefixtures("no_figure")
@@ -232,7 +232,7 @@ def test_each_run_of_a_sweep_takes_the_project_of_weights_and_biases(tmp_path, m
 
     monkeypatch.setattr(sweep, "train", train)
     given = command("--seeds=0,1", "--wandb=digits", f"--workdir={tmp_path / 'sweep'}")
-    run(given._replace(cache=tmp_path), read_runs(given.runs))
+    call(given._replace(cache=tmp_path), Workdir(given.workdir))
     assert projects == ["digits", "digits"]
 
 
@@ -241,94 +241,3 @@ def test_workdir_of_a_single_run_is_refused(tmp_path, trained):
     place.save_config(runs["seed=0"])
     with pytest.raises(UsageError, match="run is the workdir of a single run: choose another"):
         sweep.sweep(runs, place, tmp_path)
-
-
-@pytest.mark.usefixtures("no_figure")
-@pytest.mark.parametrize(
-    "cluster, seeds, sentence",
-    [
-        ("local", "0,1", "seed=1 is left out: its job failed, see "),
-        ("job.sbatch", "0,2", "seed=2 is left out: its job stopped before the end, see "),
-    ],
-)
-def test_jobs(tmp_path, monkeypatch, capsys, cluster, seeds, sentence):
-    """The command of a job is replaced by a script that fails with seed 1, and stops with seed 2.
-
-    Jobs of Slurm run on this machine.
-    """
-    # Its configuration of logging closes the streams of absl, which are those of pytest.
-    monkeypatch.setenv("SUBMITIT_LOG_LEVEL", "NOCONFIG")
-    submitit = pytest.importorskip("submitit", reason="the extra [cluster] is not installed")
-    results = {"step": 20, "ended": True, "training_seconds": 1.0, "parameters": 7}
-    results["splits"] = {"test": {"accuracy": 0.5}}
-    (tmp_path / "run.py").write_text(
-        "import pathlib, sys\n"
-        "workdir = pathlib.Path(sys.argv[1].removeprefix('--workdir='))\n"
-        "assert workdir.name != 'seed=1', 'seed 1 failed'\n"
-        "if workdir.name == 'seed=2': sys.exit()\n"
-        'row = \'{"step": 1, "split": "train", "nll": 2.0}\'\n'
-        "(workdir / 'metrics.jsonl').write_text(row + '\\n')\n"
-        f"(workdir / 'results.json').write_text({json.dumps(results)!r})\n"
-    )
-    monkeypatch.setattr(sweep, "REPOSITORY", tmp_path)
-    script = tmp_path / "job.sbatch"
-    script.write_text("#SBATCH --nodes=2\n#SBATCH --time=1:00\n")
-    read = []
-
-    def local_executor(folder, name, repository, options):
-        read.append(options)
-        return submitit.LocalExecutor(folder)
-
-    monkeypatch.setattr(sweep, "slurm_executor", local_executor)
-    place = Workdir(tmp_path / "sweep")
-    given = cluster if cluster == "local" else str(script)
-    sweep.sweep(runs_of(f"--seeds={seeds}"), place, tmp_path, cluster=given)
-    assert read == ([] if cluster == "local" else [{"nodes": "2", "time": "1:00"}])
-    (record,) = json.loads((place.path / "sweep.json").read_text())
-    assert record["seeds"] == [0]
-    assert sentence in capsys.readouterr().err
-
-
-def test_requirements_of_cluster(monkeypatch):
-    monkeypatch.setattr(cli, "find_spec", lambda _: None)
-    with pytest.raises(UsageError, match=r'needs an extra: pip install "attention\[cluster\]"'):
-        command("--seeds=0", "--cluster=slurm")
-    monkeypatch.setattr(cli, "find_spec", lambda name: name)
-    monkeypatch.setattr(cli, "which", lambda _: None)
-    with pytest.raises(UsageError, match="--cluster=slurm needs the command srun"):
-        command("--seeds=0", "--cluster=slurm")
-    monkeypatch.setattr(cli, "which", lambda name: name)
-    with pytest.raises(UsageError, match=r"mine[.]sbatch is no file"):
-        command("--seeds=0", "--cluster=mine.sbatch")
-    assert command("--seeds=0", "--cluster=slurm").options["cluster"] == "slurm"
-
-
-@pytest.mark.parametrize(
-    "arguments, sentence",
-    [
-        (["--seeds=0,x"], "--seeds must be whole numbers, as in 0,1,2, got '0,x'"),
-        (["--seeds=-1"], "--seeds must be whole numbers, as in 0,1,2, got '-1'"),
-        (["--seeds="], "--seeds needs a list of values, as in 1,2, got ''"),
-        (["--seeds=0,0"], "the run 'seed=0' occurs twice"),
-        (["--seeds=0", "--grid.seed=1"], "the field 'seed' of the sweep is given twice"),
-        (["--seeds=4294967296"], "seed=4294967296: seed must lie in [0, 2**32)"),
-        (["--grid.model.widht=3"], "no field 'model.widht'; did you mean --grid.model.width?"),
-        (["--grid.model.width=wide"], "--grid.model.width must be a whole number, got"),
-        (["--grid.model.width=8,"], "--grid.model.width needs a list of values, as in 1,2, got"),
-        (["--grid.model.width"], "--grid.model.width needs a list of values, as in 1,2, got ''"),
-        (["--grid.model.width=30"], "width=30: model.width=30 is not divisible by num_heads=4"),
-        (["--grid.model.remat=maybe"], "--grid.model.remat must be True or False, got"),
-        (["--seeds=0", "--config.sede=1"], "no field 'sede'; did you mean --config.seed?"),
-        ([], "--mode=sweep needs --seeds=0,1,2 or --grid.FIELD=VALUE,VALUE"),
-        (["--seeds=0", "--cluster=slrm"], "got 'slrm'; did you mean 'slurm'?"),
-        (
-            ["--mode=train", WIDTHS],
-            "--grid.model.width is for --mode=compare and --mode=sweep, got --mode=train",
-        ),
-        (["--mode=train", "--cluster=local"], "--cluster is for --mode=sweep alone"),
-    ],
-)
-def test_mistakes(arguments, sentence):
-    with pytest.raises(UsageError) as refusal:
-        runs_of(*arguments)
-    assert sentence in str(refusal.value)

@@ -11,8 +11,9 @@ from flax import nnx
 from configs import char_lm
 from experiments import learner, warm_start
 from experiments.config import Config
-from experiments.config.mesh import MeshPart
-from experiments.config_files import load_config
+from experiments.config.files import load_config
+from experiments.config.model import without_own_fields
+from experiments.config.train import MeshPart
 from experiments.devices import compiled
 from experiments.errors import UsageError
 from experiments.registry import TASKS
@@ -51,7 +52,7 @@ def test_released_weights_replace_all_but_the_excepted_parts(tmp_path, monkeypat
     with jax.numpy_dtype_promotion("standard"):
         first = task(tmp_path)
         saved = first.model(nnx.Rngs(7))
-        save(saved, tmp_path / "released", config=first.config.model.library())
+        save(saved, tmp_path / "released", config=without_own_fields(first.config.model))
         options = {"start_from": str(tmp_path / "released"), "start_except": ("embedding",)}
         other = task(tmp_path, **options)
         state = other.learner.initial_state(parameters_to_start_from(other, tmp_path))

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from experiments.config import Config
+from experiments.config.files import import_plugin
 from experiments.errors import UsageError
 from experiments.files import append
-from experiments.plugin import import_plugin
 from experiments.workdir import Workdir
 
 

@@ -11,7 +11,7 @@ import pytest
 from flax import nnx
 
 from attention.modules import RecurrentConfig, RecurrentEncoderDecoder, select_parameters
-from configs.presets import PRESETS
+from configs.presets import PRESETS, get_config
 from tests.shapes.shapes import array, check_tree
 
 
@@ -100,7 +100,7 @@ def test_shapes(name):
     from experiments.describe import abstract_model
 
     line, start = MODELS[name], time.process_time()
-    model = abstract_model(PRESETS[name]())
+    model = abstract_model(get_config(name))
     assert time.process_time() - start < 4  # at most 1 on one core: layers are not made one by one
     number = count(model)  # by name, so that a failure does not print the model
     assert number == line.num_parameters

@@ -7,7 +7,7 @@ import pytest
 
 import run
 from experiments.config import Config
-from experiments.config_files import load_config
+from experiments.config.files import load_config
 from experiments.data.tokenizers import EOS
 from experiments.registry import TASKS
 from tests.command_line.command import in_repository

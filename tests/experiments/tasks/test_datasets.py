@@ -11,7 +11,7 @@ import tensorflow_datasets as tfds
 
 from configs import defaults
 from experiments.config import Config
-from experiments.config_files import load_config
+from experiments.config.files import load_config
 from experiments.data.examples import SentencePair
 from experiments.data.source import Splits
 from experiments.data.store import store_text
