@@ -33,7 +33,6 @@ def benchmark(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
 
     Raises:
         UsageError: before anything is written, a config that cannot run.
-        ExceptionGroup: of the exceptions of our contenders, after the page is written.
     """
     del cache
     with as_usage_errors():
@@ -48,18 +47,14 @@ def benchmark(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     )
     workdir.save_config(config)
     chosen = [available[name] for name in names if name in available]
-    errors: list[Exception] = []
-    measurements = [one for case in timed for one in measure(case, chosen, config, errors)]
-    deviations = [one for case in compared for one in compare(case, chosen, errors)]
+    measurements = [one for case in timed for one in measure(case, chosen, config)]
+    deviations = [one for case in compared for one in compare(case, chosen)]
     record = {
         "measurements": [one._asdict() for one in measurements],
         "deviations": [one._asdict() for one in deviations],
         "absent": [(name, reason) for name, reason in absent if name in names],
-        "failed": [f"{error.__notes__[-1]}: {first_line(error)}" for error in errors],
     }
     save(record, attention_page, workdir.path / "benchmark.json", config.page)
-    if errors:
-        raise ExceptionGroup("implementations of this library failed", errors)
 
 
 def contenders() -> tuple[dict[str, Contender], list[tuple[str, str]]]:
@@ -74,7 +69,7 @@ def contenders() -> tuple[dict[str, Contender], list[tuple[str, str]]]:
 
 
 def measure(
-    case: Case, contenders: Sequence[Contender], config: ConfigDict, errors: list[Exception]
+    case: Case, contenders: Sequence[Contender], config: ConfigDict
 ) -> Iterator[Measurement]:
     """Measure the times of all contenders of a case in turn.
 
@@ -82,7 +77,6 @@ def measure(
         case: to compute.
         contenders: to measure.
         config: limits of time and rounds.
-        errors: exceptions of our contenders are appended; these have no measurement.
     """
     print(f"{case.name} …", file=sys.stderr, flush=True)
     numbers, programs, reasons = inputs(case), {}, {}
@@ -90,7 +84,7 @@ def measure(
         try:
             programs[contender.name] = prepared(contender, case, numbers)
         except Exception as error:  # the other contenders are measured
-            reasons[contender.name] = _reason(error, contender, case, errors)
+            reasons[contender.name] = _reason(error, contender, case)
     runs = {name: program.run for name, program in programs.items()}
     times = seconds_in_turn(runs, seconds=config.seconds, rounds=config.rounds)
     chosen = ours.chosen(case)
@@ -100,7 +94,7 @@ def measure(
         if name not in reasons:
             median = float(np.median(times[name]))
             yield Measurement(*known, median, len(times[name]), programs[name].scratch)
-        elif reasons[name]:
+        else:
             yield Measurement(*known, reason=reasons[name])
 
 
@@ -142,15 +136,12 @@ def seconds_in_turn(
     return times
 
 
-def compare(
-    case: Case, contenders: Sequence[Contender], errors: list[Exception]
-) -> Iterator[Deviation]:
+def compare(case: Case, contenders: Sequence[Contender]) -> Iterator[Deviation]:
     """Compare contenders with float64, for one example.
 
     Args:
         case: to compute.
         contenders: to compare; those that refuse the case or fail are left out.
-        errors: exceptions of our contenders are appended.
     """
     print(f"error of {case.name} …", file=sys.stderr, flush=True)
     case = replace(case, batch=1, gradient=True)
@@ -161,18 +152,17 @@ def compare(
             program = contender.prepare(case, numbers)
             output, *gradients = relative_errors(program.arrays(program.run()), expected)
         except Exception as error:  # the other contenders are compared
-            _reason(error, contender, case, errors)
+            _reason(error, contender, case)
         else:
             yield Deviation(case.name, contender.name, output, max(gradients))
 
 
-def _reason(error: Exception, contender: Contender, case: Case, errors: list[Exception]) -> str:
-    """Return why a contender has no result; append exceptions of ours and return "" for them."""
+def _reason(error: Exception, contender: Contender, case: Case) -> str:
+    """Return why a contender of another library has no result; raise an exception of ours."""
     if isinstance(error, RefusalError):
         return str(error)
-    error.add_note(f"`{contender.name}`, {case.name}")
     if contender.version == LIBRARY:
-        errors.append(error)
-        return ""
+        raise error
+    print(f"{contender.name}, {case.name}:", file=sys.stderr)
     traceback.print_exception(error)
     return first_line(error)

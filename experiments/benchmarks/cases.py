@@ -72,15 +72,8 @@ class Case:
 
     def allowed(self) -> np.ndarray:
         """Return the pattern as a bool array `[T, S]`, for functions without other masks."""
-        query, key = np.arange(self.length)[:, None], np.arange(self.length)[None, :]
-        if self.pattern == "causal":
-            return key <= query
-        if self.pattern == "window":
-            return (key <= query) & (query - key < WINDOW)
-        if self.pattern == "packed":
-            segments = self.segments()
-            return segments[:, None] == segments[None, :]
-        return np.ones((self.length, self.length), bool)
+        mask = masks.full() if self.pattern == "full" else self.mask(self.segments())
+        return np.asarray(masks.to_array(mask, self.length, self.length))
 
 
 def named(pattern: str, length: int, dtype: str = "float32", gradient: bool = False) -> Case:

@@ -1,7 +1,6 @@
 """Types of what is benchmarked (`Contender`) and checked for conformance (`Candidate`)."""
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -31,8 +30,7 @@ def first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".partition("\n")[0].removesuffix(": ")
 
 
-@dataclass(frozen=True)
-class Program:
+class Program(NamedTuple):
     """A contender prepared for one case.
 
     Attributes:
@@ -47,8 +45,7 @@ class Program:
     scratch: int | None = None
 
 
-@dataclass(frozen=True)
-class Contender:
+class Contender(NamedTuple):
     """An attention function to measure.
 
     Attributes:
@@ -62,8 +59,7 @@ class Contender:
     prepare: Callable[[Case, Inputs], Program]
 
 
-@dataclass(frozen=True)
-class Candidate:
+class Candidate(NamedTuple):
     """A function to check against the contract.
 
     Attributes:

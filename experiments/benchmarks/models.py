@@ -1,7 +1,7 @@
 """The benchmark of models: training beside PyTorch, translation beside CTranslate2."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from experiments.benchmarks.attention import seconds_in_turn
 from experiments.benchmarks.cases import select
 from experiments.benchmarks.report import models_page, save
 from experiments.config import Config
+from experiments.data.text_windows import TextBatch
 from experiments.data.tokenizers import EOS
 from experiments.registry import TASKS
 from experiments.trained import Run
@@ -51,7 +52,7 @@ def benchmark(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
 
 
 def training(config: ConfigDict, cache: Path) -> Iterator[Figure]:
-    """Train a small GPT and PyTorch loops of the same model on the same batches, some steps a turn.
+    """Train a small GPT and a PyTorch loop of the same model on the same batches, some steps a turn.
 
     The first step of each, which compiles, is timed by itself. The times exclude reading the data
     and the validation at the end.
@@ -68,39 +69,30 @@ def training(config: ConfigDict, cache: Path) -> Iterator[Figure]:
     learner, steps = task.learner, settings.train.steps
     state = learner.initial_state()
 
-    def learn(turn: Sequence[int]) -> None:
+    def learn(turn: Sequence[TextBatch]) -> None:
         nonlocal state
-        for step in turn:
-            state, _ = learner.train_step(state, batches[step])
+        for batch in turn:
+            state, _ = learner.train_step(state, batch)
         jax.block_until_ready(state)
 
-    def seconds(run: Callable[[], object]) -> float:
-        start = time.perf_counter()
-        run()
-        return time.perf_counter() - start
-
-    peers = {
-        "a plain PyTorch loop": TorchGPT(settings, len(task.tokenizers.source), tuned=False),
-        "PyTorch with `torch.compile` and the fused optimizer": TorchGPT(
-            settings, len(task.tokenizers.source), tuned=True
-        ),
-    }
-    times: dict[str, list[float]] = {name: [] for name in ("ours", *peers)}
+    peer = TorchGPT(settings, len(task.tokenizers.source))
+    times: dict[str, list[float]] = {"ours": [], "theirs": []}
     for first, last in pairwise(sorted({0, *range(1, steps, STEPS_IN_TURN), steps})):
-        turn = range(first, last)
-        times["ours"].append(seconds(lambda turn=turn: learn(turn)))
-        for name, peer in peers.items():
-            rows = [batches[step] for step in turn]
-            times[name].append(seconds(lambda peer=peer, rows=rows: peer.learn(rows)))
-    losses = {name: peer.loss(validation) for name, peer in peers.items()}
-    losses["ours"] = learner.losses(state.with_ema().parameters, validation)["nll"]
+        turn = [batches[step] for step in range(first, last)]
+        for name, run in (("ours", learn), ("theirs", peer.learn)):
+            start = time.perf_counter()
+            run(turn)
+            times[name].append(time.perf_counter() - start)
+    losses = {
+        "ours": learner.losses(state.with_ema().parameters, validation)["nll"],
+        "theirs": peer.loss(validation),
+    }
     totals = {
         name: (sum(rest), f"first step {first:.1f} s; validation loss {losses[name]:.3f}")
         for name, (first, *rest) in times.items()
     }
-    for name in peers:
-        title = f"training on characters, {steps - 1:,} steps after the first ÷ {name}"
-        yield title, totals["ours"], totals[name]
+    title = f"training on characters, {steps - 1:,} steps after the first ÷ PyTorch"
+    yield title, totals["ours"], totals["theirs"]
 
 
 def translating(config: ConfigDict, cache: Path) -> Iterator[Figure]:
@@ -131,7 +123,7 @@ def translating(config: ConfigDict, cache: Path) -> Iterator[Figure]:
         f"translating {len(sources):,} sentences, beam of {decoding.num_beams} "
         "÷ CTranslate2 in float32"
     )
-    peer = CTranslator(run.config, run.state.parameters)
+    peer = CTranslator(run.model, run.config.model)
 
     def theirs() -> None:
         outputs["theirs"] = peer.translate([[*ids, EOS] for ids in sources], decoding)

@@ -128,8 +128,6 @@ def attention_page(record: Record) -> str:
     measurements = [Measurement(**fields) for fields in record["measurements"]]
     deviations = [Deviation(**fields) for fields in record["deviations"]]
     lines = [beginning(INTRODUCTION, record["origin"])]
-    if record["failed"]:
-        lines += ["## Failures of this library", "", *(f"- {why}" for why in record["failed"]), ""]
     for title, note, rows in (
         ("Time", TIME_NOTE, _time_rows(measurements)),
         ("Error against float64", ERROR_NOTE, _error_rows(deviations)),

@@ -9,8 +9,8 @@ import jax
 import numpy as np
 from flax import nnx
 
+from attention.modules import EncoderDecoder, TransformerConfig, unstack_layers
 from attention.primitives.positions import sinusoidal
-from experiments.config import Config
 from experiments.data.tokenizers import BOS, EOS
 from experiments.devices import num_cores
 from experiments.errors import UsageError
@@ -26,12 +26,8 @@ Arrays = dict[str, Any]  # nested dictionaries of the parameters of a layer
 class CTranslator:
     """A `ctranslate2.Translator` in float32, with one worker per core, as its guide recommends."""
 
-    def __init__(self, config: Config, parameters: nnx.State) -> None:
-        """Convert a model; its tokens are ids in decimal digits.
-
-        Args:
-            config: of the run.
-            parameters: of our `EncoderDecoder`.
+    def __init__(self, model: EncoderDecoder, config: TransformerConfig) -> None:
+        """Convert a model with its config; its tokens are ids in decimal digits.
 
         Raises:
             ModuleNotFoundError: ctranslate2 is not installed.
@@ -39,10 +35,14 @@ class CTranslator:
         """
         import ctranslate2
 
-        model = config.model
-        if (model.norm_placement, model.positions, model.norm) != ("post", "sinusoidal", "layer"):
+        if (config.norm_placement, config.positions, config.norm) != (
+            "post",
+            "sinusoidal",
+            "layer",
+        ):
             raise UsageError("CTranslate2 needs norm_placement=post and positions=sinusoidal")
-        spec = _make_spec(config, jax.tree.map(np.asarray, nnx.to_pure_dict(parameters)))
+        arrays = nnx.to_pure_dict(nnx.state(unstack_layers(model)))
+        spec = _make_spec(config, jax.tree.map(np.asarray, arrays))
         spec.validate()
         spec.optimize()
         with TemporaryDirectory() as folder:
@@ -50,7 +50,7 @@ class CTranslator:
             self._translator = ctranslate2.Translator(
                 folder, compute_type="float32", inter_threads=num_cores(), intra_threads=1
             )
-        self._longest = model.max_length
+        self._longest = config.max_length
 
     def translate(self, sources: Sequence[Sequence[int]], decoding: Any) -> list[list[int]]:  # noqa: ANN401 - a part of the config
         """Return the ids of the best translation of each source, with its end token."""
@@ -66,12 +66,11 @@ class CTranslator:
         return [[int(token) for token in output.hypotheses[0]] for output in outputs]
 
 
-def _make_spec(config: Config, arrays: Arrays) -> "TransformerSpec":
+def _make_spec(config: TransformerConfig, arrays: Arrays) -> "TransformerSpec":
     from ctranslate2.specs import TransformerSpec
 
-    model = config.model
     spec = TransformerSpec.from_config(
-        (model.encoder_layers, model.decoder_layers), model.num_heads, pre_norm=False
+        (config.encoder_layers, config.decoder_layers), config.num_heads, pre_norm=False
     )
     target = arrays["target_embedding"]["tokens"]
     source = arrays.get("source_embedding", {}).get("tokens", target)
@@ -79,13 +78,13 @@ def _make_spec(config: Config, arrays: Arrays) -> "TransformerSpec":
     spec.register_target_vocabulary([str(number) for number in range(len(target))])
     spec.config.bos_token = spec.config.decoder_start_token = str(BOS)
     spec.config.eos_token, spec.config.unk_token = str(EOS), str(EOS + 1)
-    spec.config.layer_norm_epsilon = model.norm_epsilon
+    spec.config.layer_norm_epsilon = config.norm_epsilon
     spec.encoder.embeddings[0].weight = source
     spec.decoder.embeddings.weight = spec.decoder.projection.weight = target
-    positions = np.asarray(sinusoidal(np.arange(model.max_length), model.width))
+    positions = np.asarray(sinusoidal(np.arange(config.max_length), config.width))
     for side, stack in (("encoder", spec.encoder), ("decoder", spec.decoder)):
         stack.position_encodings.encodings = positions
-        for layer, own in zip(stack.layer, _layers(arrays[side]), strict=True):
+        for layer, own in zip(stack.layer, _blocks(arrays[side]), strict=True):
             _fill_attention(layer.self_attention, own["self_attention"], is_self=True)
             if "cross_attention" in own:
                 _fill_attention(layer.attention, own["cross_attention"], is_self=False)
@@ -95,13 +94,9 @@ def _make_spec(config: Config, arrays: Arrays) -> "TransformerSpec":
     return spec
 
 
-def _layers(stack: Arrays) -> list[Arrays]:
-    """Return the parameters of each layer of a stack of equal layers, stacked or not."""
-    blocks = [*stack["layers"]["blocks"].values()]
-    if blocks[0]["feed_forward"]["norm"]["scale"].ndim == 1:
-        return blocks
-    number = len(blocks[0]["feed_forward"]["norm"]["scale"])
-    return [jax.tree.map(lambda leaf, at=at: leaf[at], blocks[0]) for at in range(number)]
+def _blocks(stack: Arrays) -> list[Arrays]:
+    blocks = stack["layers"]["blocks"]
+    return [blocks[index] for index in sorted(blocks)]
 
 
 def _fill_attention(spec: Any, layer: Arrays, *, is_self: bool) -> None:  # noqa: ANN401 - its class is made anew by ctranslate2

@@ -21,13 +21,14 @@ IGNORED = -100  # a label that torch leaves out of its losses
 class TorchGPT:
     """A GPT on the CPU and its training: AdamW, a schedule and clipped gradients."""
 
-    def __init__(self, config: Config, vocab_size: int, *, tuned: bool) -> None:
+    def __init__(self, config: Config, vocab_size: int) -> None:
         """Make the model of a config like `configs/char_lm.py`, and its optimizer.
+
+        `torch.compile` and the fused optimizer are used, as its performance guide recommends.
 
         Args:
             config: of our training, with weight decay of all parameters.
             vocab_size: V.
-            tuned: use `torch.compile` and the fused optimizer, as its performance guide does.
 
         Raises:
             ModuleNotFoundError: torch is not installed.
@@ -48,10 +49,10 @@ class TorchGPT:
             betas=(train.beta1, train.beta2),
             eps=train.epsilon,
             weight_decay=train.weight_decay,
-            fused=tuned,
+            fused=True,
         )
         self._schedule = torch.optim.lr_scheduler.LambdaLR(self._optimizer, schedule)
-        self._compiled = torch.compile(self._loss) if tuned else self._loss
+        self._compiled = torch.compile(self._loss)
 
     def learn(self, batches: Sequence[TextBatch]) -> None:
         """Run a training step on each batch."""

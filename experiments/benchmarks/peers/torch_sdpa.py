@@ -43,7 +43,7 @@ def contenders() -> Iterator[Contender]:
         ModuleNotFoundError: torch is not installed.
     """
     yield Contender("torch", _version(), partial(_prepare, _scaled_dot_product))
-    yield Contender("torch:flex_attention", _version(), _prepare_compiled)
+    yield Contender("torch:flex_attention", _version(), partial(_prepare, _flex_attention))
 
 
 def _version() -> str:
@@ -108,10 +108,5 @@ def _prepare(
     def arrays(found: tuple["Tensor", ...]) -> tuple[np.ndarray, ...]:
         return tuple(one.swapaxes(1, 2).detach().cpu().double().numpy() for one in found)
 
+    run()  # compiles FlexAttention
     return Program(run, arrays)
-
-
-def _prepare_compiled(case: Case, inputs: Inputs) -> Program:
-    program = _prepare(_flex_attention, case, inputs)
-    program.run()  # compiles
-    return program

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from flax import nnx
 
 import run
 from experiments.config import Config
@@ -41,7 +42,8 @@ def test_ctranslate_finds_the_translations_of_greedy_search(tmp_path):
     parameters = task.learner.initial_state().parameters
     sources = [pair.source for pair in task.ids("test")][:8]
     ours = task.translator.translate_ids(parameters, sources, batch_size=8)
-    theirs = CTranslator(task.config, parameters).translate(
+    model = nnx.merge(task.learner.definition, parameters)
+    theirs = CTranslator(model, task.config.model).translate(
         [[*ids, EOS] for ids in sources], task.config.decoding
     )
     assert np.mean([[*one] == [*other] for one, other in zip(ours, theirs, strict=True)]) > 0.8

@@ -37,7 +37,6 @@ def test_figures_of_attention():
         "measurements": [one._asdict() for one in measurements],
         "deviations": [Deviation(case, "torch", 1e-7, 6e-7)._asdict()],
         "absent": [["tokamax", "not installed"]],
-        "failed": [],
     }
     page = attention_page(json.loads(as_json(record)))
     assert "Measured at commit abc1234 on machine abacus." in page
