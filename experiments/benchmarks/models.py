@@ -52,7 +52,7 @@ def benchmark(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
 
 
 def training(config: ConfigDict, cache: Path) -> Iterator[Figure]:
-    """Train a small GPT and a PyTorch loop of the same model on the same batches, some steps a turn.
+    """Train a small GPT and a PyTorch loop of the same model on the same batches, in turn.
 
     The first step of each, which compiles, is timed by itself. The times exclude reading the data
     and the validation at the end.
