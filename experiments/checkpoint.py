@@ -1,12 +1,11 @@
 """Checkpoints: training states on disk, each complete or absent, with a digest of each array."""
 
+import errno
 import json
-import logging
 import os
 import re
 import shutil
 import sys
-import warnings
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -29,6 +28,7 @@ from experiments.learner import TrainState
 from experiments.processes import any_process
 
 MULTIPLIER = 0x9E3779B97F4A7C15  # 2⁶⁴ / golden ratio: neighbouring positions get distant weights
+OVERHEAD = 2**18  # bytes of a checkpoint beside its arrays
 BLOCK = 2**18  # elements that are summed at once, so that they stay in the cache of a core
 
 
@@ -62,14 +62,10 @@ class CheckpointWriter:
             keep: number of newest regular checkpoints that are kept. The two newest of all are
                 always kept, in case one is damaged.
         """
-        # Of the errors of a save, orbax raises the first; asyncio would report the others too.
-        logging.getLogger("asyncio").setLevel(logging.CRITICAL)
-        warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
         # orbax keeps folders that a killed process had only just created, and then cannot save.
-        for unfinished in (
-            folder.glob("*.orbax-checkpoint-tmp*") if jax.process_index() == 0 else ()
-        ):
-            shutil.rmtree(unfinished)
+        if jax.process_index() == 0:
+            for unfinished in folder.glob("*.orbax-checkpoint-tmp*"):
+                shutil.rmtree(unfinished)
         self._folder, self._policy = folder, _Newest(every, keep)
         options = ocp.CheckpointManagerOptions(preservation_policy=self._policy)
         self._manager = ocp.CheckpointManager(folder.absolute(), options=options)
@@ -90,6 +86,7 @@ class CheckpointWriter:
         """
         self.wait()
         self._step, self._policy.best = int(state.step), best
+        self._check_room(state)
         content = {"progress": asdict(progress), "digests": digests(state)}
         content["checksum"] = _checksum(content)
         arguments = ocp.args.Composite(
@@ -110,11 +107,18 @@ class CheckpointWriter:
         with self._write_errors():
             self._manager.wait_until_finished()
 
+    def _check_room(self, state: TrainState) -> None:
+        """Refuse a save that the disk has no room for: threads of orbax would log many errors."""
+        size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+        if any_process(shutil.disk_usage(self._folder).free < size + OVERHEAD):
+            with self._write_errors():
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
     @contextmanager
     def _write_errors(self) -> Iterator[None]:
         try:
             yield
-        except (OSError, ValueError) as error:  # of a full disk
+        except (OSError, ValueError) as error:
             path = self._folder / str(self._step)
             raise UsageError(
                 f"the checkpoint {path} cannot be written ({_cause(error)})"

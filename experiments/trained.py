@@ -1,4 +1,4 @@
-"""A trained run: the state that is measured and used, and its model in Python."""
+"""A trained run: the state that is used, its model in Python, and the warm start from it."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,16 +11,18 @@ from flax import nnx
 
 from experiments.checkpoint import Progress, mean_of_checkpoints, read_newest, saved_steps
 from experiments.config import Config
+from experiments.config.build import is_within
 from experiments.config.model import without_own_fields
 from experiments.config.train import MeshPart, TrainPart
 from experiments.data.tokenizers import Tokenizers
-from experiments.errors import UsageError, as_usage_errors, one_of
+from experiments.errors import UsageError, as_usage_errors
 from experiments.learner import TrainState
 from experiments.registry import TASKS
 from experiments.sharding import one_copy
 from experiments.tasks.prediction import Prediction
 from experiments.workdir import Workdir
 
+MOST_NAMED = 3  # parameters that do not match
 Losses = Sequence[tuple[int, float]]  # step and monitored loss of each evaluation, oldest first
 
 
@@ -85,13 +87,7 @@ def best_step(losses: Losses) -> int:
 
 
 def monitored_loss(measured: Mapping[str, float], train: TrainPart) -> float:
-    """Return the value of the validation split that training follows, negated if higher is better.
-
-    Raises:
-        UsageError: there is no such value.
-    """
-    with as_usage_errors():
-        one_of("train.monitor", train.monitor, tuple(measured))
+    """Return the value of the validation split that training follows, negated if higher is better."""
     return measured[train.monitor] * (1 if train.is_lower_better else -1)
 
 
@@ -168,3 +164,60 @@ class Run:
         from attention.weights import save
 
         save(self.model, folder, config=without_own_fields(self.config.model))
+
+
+def parameters_to_start_from(task: Any, cache: Path) -> dict[tuple[Any, ...], Any]:  # noqa: ANN401 - a task
+    """Return the parameters in the folder `train.start_from`, without those of `start_except`.
+
+    Args:
+        task: whose model gets them.
+        cache: folder of generated data.
+
+    Returns:
+        Arrays by their path in the model.
+
+    Raises:
+        UsageError: a folder without a trained model, or a model of another shape; it names the
+            first parameters that differ.
+    """
+    train = task.config.train
+    there = dict(nnx.to_flat_state(_parameters(Path(train.start_from), cache, task.config.mesh)))
+    here = {
+        path: variable.shape
+        for path, variable in nnx.to_flat_state(task.learner.abstract_state.parameters)
+        if not is_within(".".join(map(str, path)), train.start_except)
+    }
+    differing = [
+        f"{'.'.join(map(str, path))} "
+        f"({there[path].shape if path in there else 'missing'} there, {shape} here)"
+        for path, shape in here.items()
+        if path not in there or there[path].shape != shape
+    ]
+    if differing:
+        raise UsageError(
+            f"the model of train.start_from={train.start_from} is another one: "
+            f"{', '.join(differing[:MOST_NAMED])}; {len(differing)} parameters differ, and "
+            "train.start_except names parts that are not taken from there"
+        )
+    return {path: there[path][...] for path in here}
+
+
+def _parameters(folder: Path, cache: Path, mesh: MeshPart) -> nnx.State:
+    """Return the parameters in a folder; those of a run are restored onto this mesh."""
+    run = Workdir(folder)
+    if run.checkpoints.is_dir():
+        config = replace(Config.read(run.load_config().to_dict()), mesh=mesh)
+        return restore(run, TASKS[config.task].load(config, run, cache)).state.parameters
+    try:
+        from attention.weights import load
+
+        with as_usage_errors("train.start_from: "):
+            model = load(folder)
+    except ModuleNotFoundError as error:
+        raise UsageError('released weights need an extra: pip install ".[weights]"') from error
+    except FileNotFoundError as error:
+        raise UsageError(
+            f"train.start_from={folder} contains neither a trained run nor released weights"
+        ) from error
+    print(f"the tokens of {folder} are taken to be those of the data")
+    return nnx.state(model)

@@ -5,8 +5,8 @@ import json
 import jax.numpy as jnp
 import numpy as np
 import pytest
-
 from experiments.results import report
+
 from experiments.workdir import Workdir
 
 ABOUT = {"step": 5, "training_seconds": 28.2}
