@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-import re
 import shutil
 import sys
 import zlib
@@ -29,7 +28,6 @@ from experiments.processes import any_process
 
 MULTIPLIER = 0x9E3779B97F4A7C15  # 2⁶⁴ / golden ratio: neighbouring positions get distant weights
 OVERHEAD = 2**18  # bytes of a checkpoint beside its arrays
-BLOCK = 2**18  # elements that are summed at once, so that they stay in the cache of a core
 
 
 @dataclass
@@ -184,8 +182,7 @@ def read_newest(
         return restored
     if not failed:
         raise UsageError(f"there is no checkpoint yet in {folder}: train first")
-    newest = failed[max(failed)]
-    raise UsageError(f"{newest}, and none before it can: choose another --workdir") from newest
+    raise UsageError(f"{failed[max(failed)]}, and none before it can: choose another --workdir")
 
 
 def read_checkpoint(folder: Path, step: int, like: TrainState) -> tuple[TrainState, Progress]:
@@ -212,10 +209,9 @@ def read_checkpoint(folder: Path, step: int, like: TrainState) -> tuple[TrainSta
     except Exception as error:  # its type depends on the damaged part
         damage = _cause(error)
     if not any_process(bool(damage)):
-        names = (
-            name for name, digest in digests(state).items() if content["digests"][name] != digest
-        )
-        damage = "".join(f"its array {name} is not what was saved" for name in [*names][:1])
+        saved = content["digests"]
+        wrong = [name for name, digest in digests(state).items() if saved[name] != digest]
+        damage = f"its array {wrong[0]} is not what was saved" if wrong else ""
     if any_process(bool(damage)):
         damage = damage or "by another process"
         raise UsageError(f"the checkpoint {folder / str(step)} cannot be read ({damage})")
@@ -247,19 +243,17 @@ def mean_of_checkpoints(
     ]
     if len(states) < number:
         print(f"the mean is of {len(states)} checkpoints, not of {number}", file=sys.stderr)
-    parameters = [state.with_ema().parameters for state in states]
-    if len(states) > 1:
-        total = reduce(partial(jax.tree.map, jnp.add), parameters)
-        parameters = [jax.tree.map(lambda leaf: leaf / len(states), total)]
-    return states[0]._replace(parameters=parameters[0])
+    if len(states) == 1:
+        return states[0].with_ema()
+    total = reduce(partial(jax.tree.map, jnp.add), [state.parameters for state in states])
+    return states[0]._replace(parameters=jax.tree.map(lambda leaf: leaf / len(states), total))
 
 
 def digests(tree: Any) -> dict[str, str]:  # noqa: ANN401 - any pytree
     """Return 16 hexadecimal digits for each array of a tree, by its path.
 
     A digest is a sum over all elements, modulo 2⁶⁴, of the bits of an element times an odd weight
-    of its position: it changes with any single element. It does not depend on how an array is
-    sharded, and no device gathers an array: each process sums the shards that it has.
+    of its position: it changes with any single element, and not with the sharding.
     """
     flat = jax.tree.flatten_with_path(tree)[0]
     sums = np.array([_sum_of_shards(leaf) for _, leaf in flat], np.uint64)
@@ -271,28 +265,19 @@ def digests(tree: Any) -> dict[str, str]:  # noqa: ANN401 - any pytree
 
 
 def _sum_of_shards(array: Array) -> int:
+    """Return the part of a digest that the shards of this process add."""
     if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
         array = jax.random.key_data(array)
-    total, shape = 0, array.shape or (1,)
+    total = 0
     for shard in array.addressable_shards:
         if shard.replica_id == 0:
-            data = np.atleast_1d(np.asarray(shard.data))
-            starts = [index.start or 0 for index in shard.index] or [0]
-            total += _weighted_sum(data.view(f"u{data.itemsize}"), starts, shape)
+            sums = np.asarray(shard.data).view(f"u{array.dtype.itemsize}")
+            for axis in reversed(range(array.ndim)):
+                positions = np.arange(array.shape[axis], dtype=np.uint64)[shard.index[axis]]
+                weights = (positions + np.uint64(axis << 40)) * np.uint64(MULTIPLIER) | np.uint64(1)
+                sums = np.einsum("...i,i", sums, weights, dtype=np.uint64)
+            total += int(sums)
     return total % 2**64
-
-
-def _weighted_sum(bits: np.ndarray, starts: list[int], shape: tuple[int, ...]) -> int:
-    """Return the sum of a block that begins at `starts` in an array of a shape."""
-    if bits.size > BLOCK:
-        axis = int(np.argmax(bits.shape))
-        first, second = np.split(bits, [bits.shape[axis] // 2], axis)
-        later = [start + first.shape[axis] * (n == axis) for n, start in enumerate(starts)]
-        return _weighted_sum(first, starts, shape) + _weighted_sum(second, later, shape)
-    ends = [start + size for start, size in zip(starts, bits.shape, strict=True)]
-    positions = np.ravel_multi_index(np.ogrid[tuple(map(slice, starts, ends))], shape)
-    weights = positions.astype(np.uint64) * np.uint64(MULTIPLIER) | np.uint64(1)
-    return int(np.sum(bits * weights, dtype=np.uint64))
 
 
 def _with_sharding(leaf: Any) -> jax.ShapeDtypeStruct:  # noqa: ANN401 - an array or its shape
@@ -302,10 +287,8 @@ def _with_sharding(leaf: Any) -> jax.ShapeDtypeStruct:  # noqa: ANN401 - an arra
 
 def _cause(error: Exception) -> str:
     """Return the reason of the system, else the beginning of the message of the library."""
-    number = re.search(r"os_error_code='(\d+)'", str(error))  # of tensorstore
-    if number or isinstance(error, OSError):
-        return os.strerror(int(number[1])) if number else error.strerror or str(error)
-    return shorten(str(error) or type(error).__name__, 80, placeholder=" …")
+    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return shorten(reason, 80, placeholder=" …")
 
 
 def _checksum(content: dict[str, Any]) -> int:

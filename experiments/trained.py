@@ -87,7 +87,7 @@ def best_step(losses: Losses) -> int:
 
 
 def monitored_loss(measured: Mapping[str, float], train: TrainPart) -> float:
-    """Return the value of the validation split that training follows, negated if higher is better."""
+    """Return the validation value that training follows, negated if higher is better."""
     return measured[train.monitor] * (1 if train.is_lower_better else -1)
 
 
