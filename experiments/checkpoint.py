@@ -20,7 +20,6 @@ import numpy as np
 import orbax.checkpoint as ocp
 from jax import Array
 from jax.experimental.multihost_utils import process_allgather
-from jax.sharding import SingleDeviceSharding
 
 from experiments.errors import UsageError
 from experiments.learner import TrainState
@@ -84,14 +83,17 @@ class CheckpointWriter:
         """
         self.wait()
         self._step, self._policy.best = int(state.step), best
-        self._check_room(state)
         content = {"progress": asdict(progress), "digests": digests(state)}
         content["checksum"] = _checksum(content)
         arguments = ocp.args.Composite(
             state=ocp.args.StandardSave(state), progress=ocp.args.JsonSave(content)
         )
         is_first = self._manager.latest_step() is None
+        size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
         with self._write_errors():
+            # On a full disk, threads of orbax would log many errors.
+            if any_process(shutil.disk_usage(self._folder).free < size + OVERHEAD):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             self._manager.save(self._step, args=arguments, force=True)
         if is_first:
             self.wait()
@@ -105,22 +107,13 @@ class CheckpointWriter:
         with self._write_errors():
             self._manager.wait_until_finished()
 
-    def _check_room(self, state: TrainState) -> None:
-        """Refuse a save that the disk has no room for: threads of orbax would log many errors."""
-        size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
-        if any_process(shutil.disk_usage(self._folder).free < size + OVERHEAD):
-            with self._write_errors():
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     @contextmanager
     def _write_errors(self) -> Iterator[None]:
         try:
             yield
         except (OSError, ValueError) as error:
-            path = self._folder / str(self._step)
-            raise UsageError(
-                f"the checkpoint {path} cannot be written ({_cause(error)})"
-            ) from error
+            name = f"the checkpoint {self._folder / str(self._step)}"
+            raise UsageError(f"{name} cannot be written ({_cause(error)})") from error
 
     def __enter__(self) -> Self:
         return self
@@ -186,10 +179,7 @@ def read_newest(
 
 
 def read_checkpoint(folder: Path, step: int, like: TrainState) -> tuple[TrainState, Progress]:
-    """Read the checkpoint of a step.
-
-    The arrays are restored onto the shardings of `like`, a state of the same shapes or its
-    `jax.eval_shape`, or onto the first device where it has none.
+    """Read the checkpoint of a step, onto the shardings of `like`: a state or its shapes.
 
     Raises:
         UsageError: it is damaged or missing.
@@ -205,7 +195,7 @@ def read_checkpoint(folder: Path, step: int, like: TrainState) -> tuple[TrainSta
             raise ValueError("its progress is not what was saved")
         progress = Progress(**content["progress"])
         with ocp.StandardCheckpointer(multiprocessing_options=options) as reader:
-            state = reader.restore(path / "state", jax.tree.map(_with_sharding, like))
+            state = reader.restore(path / "state", like)
     except Exception as error:  # its type depends on the damaged part
         damage = _cause(error)
     if not any_process(bool(damage)):
@@ -278,11 +268,6 @@ def _sum_of_shards(array: Array) -> int:
                 sums = np.einsum("...i,i", sums, weights, dtype=np.uint64)
             total += int(sums)
     return total % 2**64
-
-
-def _with_sharding(leaf: Any) -> jax.ShapeDtypeStruct:  # noqa: ANN401 - an array or its shape
-    sharding = getattr(leaf, "sharding", None) or SingleDeviceSharding(jax.local_devices()[0])
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
 
 def _cause(error: Exception) -> str:

@@ -103,9 +103,9 @@ def _label(split: str, changes: Mapping[str, Any]) -> str:
 def other_translations(
     task: Task, workdir: Workdir, theirs: Workdir, labels: Mapping[str, str]
 ) -> dict[str, dict[str, Any]]:
-    """Return workdir, label, BLEU and hypotheses of another run, by the labels of splits.
+    """Return workdir, BLEU and hypotheses of another run, by the labels of splits.
 
-    Splits with the same text correspond. Text that is tokenized already has "tok_bleu".
+    Text that is tokenized already has "tok_bleu".
 
     Raises:
         UsageError: the same run, or one that was not measured on these sentences.
@@ -113,20 +113,18 @@ def other_translations(
     if theirs.path.resolve() == workdir.path.resolve():
         raise UsageError(f"--against needs another run than {workdir.path} itself")
     score = "tok_bleu" if getattr(task.config.data, "tokenized", False) else "bleu"
-    splits, texts, others = theirs.load_results()["splits"], workdir.load_fingerprints(), {}
+    splits, others = theirs.load_results()["splits"], {}
+    ours, texts = workdir.load_fingerprints(), theirs.load_fingerprints()
     for split, label in labels.items():
-        same = [name for name, text in theirs.load_fingerprints().items() if text == texts[label]]
-        name = next((name for name in (label, *same) if score in splits.get(name, {})), "")
-        if name not in same:
+        if texts.get(label) != ours[label] or score not in splits.get(label, {}):
             raise UsageError(
                 f"{theirs.path} has no {score} of the sentences of the {label} split: "
                 f"--mode=evaluate --split={split} --workdir={theirs.path} measures its own"
             )
         others[label] = {
             "workdir": str(theirs.path),
-            "split": name,
-            score: splits[name][score],
-            "hypotheses": theirs.load_hypotheses(name),
+            score: splits[label][score],
+            "hypotheses": theirs.load_hypotheses(label),
         }
     return others
 

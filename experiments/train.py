@@ -106,13 +106,7 @@ def fit(
 ) -> Trained:
     """Train from the newest checkpoint of a workdir, or from the start, to the last step.
 
-    Args:
-        task: what is trained.
-        workdir: where checkpoints, metrics and samples go.
-        batches: the batch of each step.
-        parameters: arrays by path that replace initial ones; unused if there is a checkpoint.
-        profile: whether some steps are traced.
-        wandb: project of Weights & Biases.
+    `parameters`, arrays by path, replace initial ones. The other arguments are as in `train`.
 
     Raises:
         UsageError: another process trains this run, its checkpoints are missing or damaged, or

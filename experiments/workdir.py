@@ -120,14 +120,13 @@ class Workdir:
         """
         folder = os.open(self.path, os.O_RDONLY)
         try:
-            try:
-                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until it is closed
-            except BlockingIOError:
-                raise UsageError(
-                    f"{self.path} is being trained by another process: let it end, or choose "
-                    "another --workdir"
-                ) from None
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until it is closed
             yield
+        except BlockingIOError as error:
+            raise UsageError(
+                f"{self.path} is being trained by another process: let it end, or choose another "
+                "--workdir"
+            ) from error
         finally:
             os.close(folder)
 
@@ -184,14 +183,7 @@ class Workdir:
         """
         but = ["decoding", *IGNORED_WHEN_COMPARING_CONFIGS, *CHANGEABLE]
         if other_data:
-            there, here = self.load_config().data.name, config.data.name
-            if there != here:
-                raise UsageError(
-                    f"{self.path} was trained on data.name={there!r} and is measured on data of "
-                    f"the same name alone, got {here!r}: convert the files, and name them by the "
-                    f"fields of data.name={there!r}"
-                )
-            but += [f"data.{name}" for name in as_tree(config.data)]
+            but += [f"data.{name}" for name in as_tree(config.data) if name != "name"]
         trained = self.check_same(config, but=but)
         if not self.checkpoints.exists():
             raise UsageError(f"{self.path} has no checkpoint yet: train it first")
@@ -213,7 +205,7 @@ class Workdir:
         write_whole(self.fingerprints, json.dumps(known | dict(texts), indent=2) + "\n")
 
     def load_fingerprints(self) -> dict[str, str]:
-        """Return the fingerprints of the splits that the run has read."""
+        """Return the fingerprint of each split that the run has read."""
         return read_json(self.fingerprints, {}) if self.fingerprints.exists() else {}
 
     def lengths(self) -> dict[str, int]:
@@ -222,18 +214,10 @@ class Workdir:
         return {path.name: path.stat().st_size for path in paths if path.exists()}
 
     def truncate(self, lengths: Mapping[str, int]) -> None:
-        """Drop what was appended to the files that grow in training after they had these lengths.
-
-        A file that is shorter has lost a part, which is reported on standard error.
-        """
-        now = self.lengths()
-        for name in GROWING:
-            size, own = now.get(name, 0), lengths.get(name, 0)
-            if size > own:
-                with named_errors(self.path / name):
-                    os.truncate(self.path / name, own)
-            elif size < own:
-                print(f"{self.path / name} has lost rows of earlier steps", file=sys.stderr)
+        """Drop what was appended to the files that grow in training since these lengths."""
+        for name, size in self.lengths().items():
+            if size > lengths.get(name, 0):
+                os.truncate(self.path / name, lengths.get(name, 0))
 
     def load_results(self) -> dict[str, Any]:
         """Read the results.
