@@ -9,13 +9,11 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from functools import partial, reduce
 from pathlib import Path
 from textwrap import shorten
 from typing import Any, Self
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 from jax import Array
@@ -206,37 +204,6 @@ def read_checkpoint(folder: Path, step: int, like: TrainState) -> tuple[TrainSta
         damage = damage or "by another process"
         raise UsageError(f"the checkpoint {folder / str(step)} cannot be read ({damage})")
     return state, progress
-
-
-def mean_of_checkpoints(
-    folder: Path, newest: TrainState, *, number: int, last: int, every: int
-) -> TrainState:
-    """Return the state of a checkpoint with the mean parameters of it and earlier checkpoints.
-
-    (Vaswani et al. 2017, section 6.1.)
-
-    Args:
-        folder: of the checkpoints.
-        newest: state of the newest checkpoint, which is not read again.
-        number: of checkpoints; fewer are used, and reported on standard error, if some are missing.
-        last: step of the last of them.
-        every: the steps of the others are multiples of this.
-
-    Raises:
-        UsageError: one cannot be read.
-    """
-    regular = [step for step in saved_steps(folder) if step < last and step % every == 0]
-    steps = [last, *regular[::-1][: number - 1]]
-    states = [
-        newest if step == newest.step else read_checkpoint(folder, step, newest)[0]
-        for step in steps
-    ]
-    if len(states) < number:
-        print(f"the mean is of {len(states)} checkpoints, not of {number}", file=sys.stderr)
-    if len(states) == 1:
-        return states[0].with_ema()
-    total = reduce(partial(jax.tree.map, jnp.add), [state.parameters for state in states])
-    return states[0]._replace(parameters=jax.tree.map(lambda leaf: leaf / len(states), total))
 
 
 def digests(tree: Any) -> dict[str, str]:  # noqa: ANN401 - any pytree

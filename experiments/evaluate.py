@@ -53,6 +53,8 @@ def evaluate(
         with as_usage_errors():
             one_of("--split", split, task.known_splits)
     names = task.test_splits if split is None else (split,)
+    if workdir.results.exists():
+        workdir.load_results()  # a damaged file is reported before anything is measured
     known, labels = workdir.load_fingerprints(), {}
     settings = {name: changed_settings(task, workdir, name, known) for name in names}
     for name, changes in settings.items():
@@ -139,13 +141,8 @@ def measure(
 ) -> None:
     """Measure a model on some splits, and write and print what it achieves.
 
-    Args:
-        task: of the run.
-        workdir: of the run.
-        trained: the model.
-        labels: of the splits, in the results.
-        settings: of each split, the fields of another text and other decoding than in the run.
-        others: translations of another run, see `other_translations`.
+    By split, `labels` are those in the results, and `settings` the fields of another text and other
+    decoding than in the run; `others` are translations of another run by label.
     """
     scores: dict[str, dict[str, Any]] = {}
     rows = {}
@@ -178,23 +175,17 @@ def measure(
 
 
 def report(workdir: Workdir, about: Mapping[str, Any], scores: Mapping[str, Any]) -> None:
-    """Add scores to the results file, and print them, one split a line.
+    """Add the scores of splits to the results file, and print them, one split a line.
 
     Earlier scores stay if they are of the same step.
-
-    Args:
-        workdir: of the run.
-        about: step, training_seconds and other values of results.json.
-        scores: by the label of a split.
     """
     # Metrics and tasks of plugins return numbers of NumPy and jax too.
     scores = json.loads(json.dumps(scores, default=float))
     before = workdir.load_results() if workdir.results.exists() else about | {"splits": {}}
-    step, kept = about["step"], before["splits"]
-    if before["step"] != step:
-        if others := kept.keys() - scores.keys():
-            print(f"scores of step {before['step']:,} are left out: {', '.join(sorted(others))}")
-        kept = {}
+    step = about["step"]
+    kept = before["splits"] if before["step"] == step else {}
+    if others := before["splits"].keys() - kept.keys() - scores.keys():
+        print(f"scores of step {before['step']:,} are left out: {', '.join(sorted(others))}")
     splits = kept | {label: kept.get(label, {}) | values for label, values in scores.items()}
     write_whole(workdir.results, json.dumps({**about, "splits": splits}, indent=2) + "\n")
     last = max(step, workdir.newest_step())

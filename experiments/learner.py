@@ -81,8 +81,7 @@ class Learner:
     ) -> None:
         """Prepare the training of a model.
 
-        The auxiliary losses of the model are added to the objective in training, and are reported
-        by name. Of the config, `train`, `mesh`, `batch.microbatches` and `seed` are used.
+        Of the config, `train`, `mesh`, `batch.microbatches` and `seed` are used.
 
         Raises:
             UsageError: a model that cannot be made with these sizes, or a mesh that does not fit
@@ -112,11 +111,7 @@ class Learner:
     def initial_state(
         self, parameters: Mapping[tuple[Any, ...], Any] = MappingProxyType({})
     ) -> TrainState:
-        """Return the state before the first step; each device computes its shards alone.
-
-        Args:
-            parameters: arrays by path, in place of initial ones.
-        """
+        """Return the state before the first step; arrays by path replace initial parameters."""
         state = self._initial_state()
         if not parameters:
             return state
@@ -139,11 +134,8 @@ class Learner:
             jax.eval_shape(self.train_step, self.abstract_state, batch)
 
     def losses(self, parameters: nnx.State, batches: Iterable[Batch]) -> dict[str, float]:
-        """Return loss and accuracy over all batches together, without dropout.
-
-        One batch is computed at a time: the threads of a CPU with two cores can all wait for sums
-        over devices if several programs with such sums run at once.
-        """
+        """Return loss and accuracy over all batches together, without dropout."""
+        # One batch at a time: on a CPU, all threads could wait for the sums of several programs.
         sums = [
             jax.device_get(self.evaluate_step(parameters, place_rows(rows, self.mesh)))
             for rows in rows_of_each(batches)

@@ -87,14 +87,11 @@ def is_number(value: object) -> bool:
 
 def line_of(split: str, scores: Mapping[str, Any]) -> str:
     """Return the scores of a split in a line: those of `SHOWN` come first."""
-    numbers = [name for name, value in scores.items() if is_number(value)]
-    names = [*(name for name in SHOWN if name in scores), *numbers]
-    texts = [
-        f"{label} {form.format(scores[name])}"
-        for name in dict.fromkeys(names)
-        if name not in NOT_SHOWN
-        for label, form in [SHOWN.get(name, (name, "{:.3f}"))]
-    ]
+    texts = []
+    for name in dict.fromkeys([*SHOWN, *scores]):
+        if is_number(scores.get(name)) and name not in NOT_SHOWN:
+            label, form = SHOWN.get(name, (name, "{:.3f}"))
+            texts.append(f"{label} {form.format(scores[name])}")
     return f"{split:13s} {'   '.join(texts)}"
 
 
@@ -117,32 +114,27 @@ def score_label(score: str) -> str:
 
 def score_rows(groups: Mapping[str, Sequence[Run]]) -> list[dict[str, str]]:
     """Return a row of a table for each group of runs and split."""
-    every = {
-        score
-        for runs in groups.values()
-        for run in runs
-        for values in run.scores.values()
-        for score in values
-    }
-    columns = [score for score in ("loss", *SHOWN) if score in every]
-    columns += sorted(every - {*columns, *NOT_SHOWN})
-    return [
-        {
-            "run": name,
-            "seeds": ", ".join(str(run.seed) for run in runs),
-            "minutes": f"{min(run.results['training_seconds'] for run in runs) / 60:.1f}",
-            "split": split,
-        }
-        | {
-            score_label(score): format_score(
-                score,
-                [run.scores[split][score] for run in runs if score in run.scores.get(split, {})],
-            )
-            for score in columns
-        }
-        for name, runs in groups.items()
-        for split in runs[0].scores
+    measured = [
+        scores for runs in groups.values() for run in runs for scores in run.scores.values()
     ]
+    every = {name for scores in measured for name in scores}
+    columns = [name for name in ("loss", *SHOWN) if name in every]
+    columns += sorted(every - {*columns, *NOT_SHOWN})
+    rows = []
+    for name, runs in groups.items():
+        for split in runs[0].scores:
+            row = {
+                "run": name,
+                "seeds": ", ".join(str(run.seed) for run in runs),
+                "minutes": f"{min(run.results['training_seconds'] for run in runs) / 60:.1f}",
+                "split": split,
+            }
+            scores = [run.scores.get(split, {}) for run in runs]
+            for score in columns:
+                values = [each[score] for each in scores if score in each]
+                row[score_label(score)] = format_score(score, values)
+            rows.append(row)
+    return rows
 
 
 def markdown_table(rows: Sequence[Mapping[str, str]]) -> str:

@@ -155,13 +155,7 @@ def fit(
 
 @dataclass
 class Training:
-    """A training between two steps, with what it writes to.
-
-    Attributes:
-        task: as in `fit`.
-        state: of the training.
-        progress: of the training, which is updated.
-    """
+    """A training between two steps, with what it writes to; `progress` is updated."""
 
     task: Any
     workdir: Workdir
@@ -278,11 +272,11 @@ class Training:
         with self._pause():
             measured = self.task.validate(self.state.with_ema())
         loss = monitored_loss(measured, self.config)
-        for name, value in {"loss": measured["loss"], self.config.monitor: loss}.items():
-            if not math.isfinite(value):
-                raise DivergedError(
-                    f"the validation {name} became {value} at step {self.step:,}: {ADVICE}"
-                )
+        if not math.isfinite(loss):
+            name = self.config.monitor
+            raise DivergedError(
+                f"the validation {name} became {loss} at step {self.step:,}: {ADVICE}"
+            )
         self.progress.losses.append((self.step, loss))
         self.metrics.write(self.step, "validation", measured)
 

@@ -1,15 +1,18 @@
 """A trained run: the state that is used, its model in Python, and the warm start from it."""
 
 import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial, reduce
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 from flax import nnx
 
-from experiments.checkpoint import Progress, mean_of_checkpoints, read_newest, saved_steps
+from experiments.checkpoint import Progress, read_checkpoint, read_newest, saved_steps
 from experiments.config import Config
 from experiments.config.build import is_within
 from experiments.config.model import without_own_fields
@@ -27,13 +30,7 @@ Losses = Sequence[tuple[int, float]]  # step and monitored loss of each evaluati
 
 
 class Trained(NamedTuple):
-    """A trained model.
-
-    Attributes:
-        state: that is measured and used.
-        seconds: of training.
-        ended: whether the training has ended.
-    """
+    """A state that is measured and used, seconds of training, and whether that has ended."""
 
     state: TrainState
     seconds: float
@@ -43,19 +40,11 @@ class Trained(NamedTuple):
 def restore(workdir: Workdir, task: Any) -> Trained:  # noqa: ANN401 - a task
     """Restore the state of a run that is measured and used, as `chosen`.
 
-    If the run still trains and deletes a checkpoint meanwhile, the newest are read again.
-
     Raises:
         UsageError: the run has no checkpoint yet, or its newest is damaged.
     """
-    while True:
-        steps = saved_steps(workdir.checkpoints)
-        newest, progress = read_newest(workdir.checkpoints, task.learner.abstract_state)
-        try:
-            return chosen(workdir, newest, progress, task.config.train)
-        except UsageError:
-            if saved_steps(workdir.checkpoints)[-1:] == steps[-1:]:
-                raise
+    newest, progress = read_newest(workdir.checkpoints, task.learner.abstract_state)
+    return chosen(workdir, newest, progress, task.config.train)
 
 
 def chosen(workdir: Workdir, newest: TrainState, progress: Progress, train: TrainPart) -> Trained:
@@ -63,15 +52,26 @@ def chosen(workdir: Workdir, newest: TrainState, progress: Progress, train: Trai
 
     With `train.patience`, it is that of the checkpoint with the lowest validation loss, if one was
     measured. Its parameters are their moving average, or the mean of those of the last
-    `train.average` checkpoints up to there.
+    `train.average` checkpoints up to there (Vaswani et al. 2017, section 6.1).
 
     Raises:
-        UsageError: as `mean_of_checkpoints`.
+        UsageError: a checkpoint cannot be read.
     """
-    losses, every = progress.losses, train.checkpoint_interval
+    losses, every, folder = progress.losses, train.checkpoint_interval, workdir.checkpoints
     last = best_step(losses) if train.patience and losses else int(newest.step)
-    number = min(train.average, math.ceil(last / every))
-    state = mean_of_checkpoints(workdir.checkpoints, newest, number=number, last=last, every=every)
+    earlier = [step for step in saved_steps(folder)[::-1] if step < last and step % every == 0]
+    states = [
+        newest if step == newest.step else read_checkpoint(folder, step, newest)[0]
+        for step in [last, *earlier][: train.average]
+    ]
+    expected = min(train.average, math.ceil(last / every))
+    if len(states) < expected:
+        print(f"the mean is of {len(states)} checkpoints, not of {expected}", file=sys.stderr)
+    state = states[0].with_ema()
+    if len(states) > 1:
+        total = reduce(partial(jax.tree.map, jnp.add), [state.parameters for state in states])
+        mean = jax.tree.map(lambda leaf: leaf / len(states), total)
+        state = state._replace(parameters=mean)
     return Trained(state, progress.seconds, is_finished(int(newest.step), losses, train))
 
 
@@ -93,12 +93,7 @@ def monitored_loss(measured: Mapping[str, float], train: TrainPart) -> float:
 
 @dataclass(frozen=True)
 class Run:
-    """A trained run.
-
-    Attributes:
-        task: of the run.
-        state: of the training, whose parameters are used.
-    """
+    """A trained run: its task, and the state whose parameters are used."""
 
     task: Any
     state: TrainState
@@ -167,14 +162,7 @@ class Run:
 
 
 def parameters_to_start_from(task: Any, cache: Path) -> dict[tuple[Any, ...], Any]:  # noqa: ANN401 - a task
-    """Return the parameters in the folder `train.start_from`, without those of `start_except`.
-
-    Args:
-        task: whose model gets them.
-        cache: folder of generated data.
-
-    Returns:
-        Arrays by their path in the model.
+    """Return the arrays in `train.start_from`, without those of `start_except`, by their paths.
 
     Raises:
         UsageError: a folder without a trained model, or a model of another shape; it names the

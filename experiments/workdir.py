@@ -120,13 +120,14 @@ class Workdir:
         """
         folder = os.open(self.path, os.O_RDONLY)
         try:
-            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until it is closed
+            try:
+                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until it is closed
+            except BlockingIOError as error:
+                raise UsageError(
+                    f"{self.path} is being trained by another process: let it end, or choose "
+                    "another --workdir"
+                ) from error
             yield
-        except BlockingIOError as error:
-            raise UsageError(
-                f"{self.path} is being trained by another process: let it end, or choose another "
-                "--workdir"
-            ) from error
         finally:
             os.close(folder)
 
@@ -172,11 +173,8 @@ class Workdir:
     def as_trained(self, config: Config, *, other_data: bool = False) -> Config:
         """Return `config` with the training of the run, for use of the trained model.
 
-        Decoding, `data.path` and the fields of `CHANGEABLE` may differ from those of the run.
-
-        Args:
-            config: that may differ from that of the run.
-            other_data: whether its data may be any of the same kind.
+        Decoding, `data.path` and the fields of `CHANGEABLE` may differ from those of the run, and
+        with `other_data` all fields of the data.
 
         Raises:
             UsageError: the run has another configuration, or no checkpoint yet.
