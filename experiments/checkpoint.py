@@ -48,14 +48,11 @@ class CheckpointWriter:
     """Writes the training states of a run in the background, and deletes old ones."""
 
     def __init__(self, folder: Path, every: int = 1, keep: int = 2) -> None:
-        """Open a folder of checkpoints, and remove what a kill left of a save.
+        """Create or open a folder of checkpoints, and remove what a kill left of a save.
 
-        Args:
-            folder: of the checkpoints; created if it is missing.
-            every: steps between two regular checkpoints. Others are saved when a run is stopped or
-                minutes have passed: no mean contains them, as they differ between equal runs.
-            keep: number of newest regular checkpoints that are kept. The two newest of all are
-                always kept, in case one is damaged.
+        The `keep` newest regular checkpoints are kept, of multiples of `every`, and the two newest
+        of all, in case one is damaged. Others than regular ones are saved when a run is stopped or
+        minutes have passed: no mean contains them, as they differ between equal runs.
         """
         # orbax keeps folders that a killed process had only just created, and then cannot save.
         if jax.process_index() == 0:
@@ -69,12 +66,8 @@ class CheckpointWriter:
         """Copy a state to the host, and write it in the background.
 
         The first checkpoint of a folder is complete when this returns: a run with metrics of later
-        steps and without a checkpoint has lost its checkpoints.
-
-        Args:
-            state: with any sharding. Its memory may be reused at once.
-            progress: of the run.
-            best: step of a checkpoint that is kept.
+        steps and without a checkpoint has lost its checkpoints. The memory of the state may be
+        reused at once; the checkpoint of step `best` is kept.
 
         Raises:
             UsageError: this one or the one before cannot be written.

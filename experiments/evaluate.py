@@ -41,8 +41,8 @@ def evaluate(
         config: of the run, or with other data or decoding.
         workdir: of the run.
         cache: where generated data is kept.
-        split: the only one that is measured; all test splits by default.
-        against: of another run; its translations are compared with these.
+        split: measured alone; all test splits by default.
+        against: another run, whose translations are compared with these.
 
     Raises:
         UsageError: data without this split, a text that has changed although its name has not, or

@@ -22,8 +22,7 @@ METRICS, TIMING = "metrics.jsonl", "timing.jsonl"
 class Metrics:
     """Appends rows of numbers to JSON lines and to TensorBoard event files.
 
-    `metrics.jsonl` contains what depends on the config alone: two runs of one config write the same
-    bytes. `timing.jsonl` contains speed and memory.
+    Two runs of one config write the same bytes to `metrics.jsonl`.
     """
 
     def __init__(self, directory: Path, *, step: int) -> None:

@@ -25,21 +25,13 @@ NOT_SHOWN = ("loss", "nll", "tokens", "sentences")  # numbers that are in result
 
 
 class Run(NamedTuple):
-    """A run that was measured.
-
-    Attributes:
-        folder: its workdir.
-        name: of the run, such as "positions=alibi,seed=1".
-        seed: of the run.
-        results: content of results.json.
-        scores: numbers by split and name, with those of the last validation of the training.
-    """
+    """A run that was measured."""
 
     folder: Path
-    name: str
+    name: str  # such as "positions=alibi,seed=1"
     seed: int
-    results: dict[str, Any]
-    scores: dict[str, dict[str, float]]
+    results: dict[str, Any]  # content of results.json
+    scores: dict[str, dict[str, float]]  # by split and name, with those of the last validation
 
     @classmethod
     def read(cls, folder: Path, name: str) -> "Run":

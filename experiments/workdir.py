@@ -72,8 +72,7 @@ class Workdir:
         """Write the configuration of a new run, or compare it with that of the run in the folder.
 
         The fields in `CHANGEABLE` may differ: config.json then contains the new values, and
-        changes.jsonl the time, the step and both values of each. The data may be elsewhere, but
-        must be the same: see `save_fingerprints`.
+        changes.jsonl the time, the step and both values of each.
 
         Raises:
             UsageError: the folder contains a run of another configuration, or other files, or the

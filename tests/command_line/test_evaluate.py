@@ -117,19 +117,6 @@ class TestOtherData:
         assert run_command("--mode=evaluate", new, workdir=measured)[0] == 0
         assert json.loads((measured / "results.json").read_text()) == before
 
-    def test_changed_data_is_refused(self, made, here, run_command):
-        (here / "test_2016.de").write_text("ein\nanderer\ntext\n")
-        before = (made / "texts.json").read_text()
-        sentence = (
-            f"run.py: the test split is another text than {made} has read: name the place of "
-            "that one by data.path\n"
-        )
-        assert run_command("--mode=evaluate", workdir=made)[::2] == (2, sentence)
-        there = here.rename(here.with_name("there"))
-        train = run_command(f"--config.data.path={there}", workdir=made)
-        assert train[::2] == (2, sentence)
-        assert before == (made / "texts.json").read_text()
-
     def test_other_files_have_a_result_of_their_own(self, measured, here, run_command):
         before = json.loads((measured / "results.json").read_text())
         hypotheses = (measured / "hypotheses.test.jsonl").read_bytes()

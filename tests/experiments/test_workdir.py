@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from experiments.config import Config
-from experiments.config.files import REPOSITORY, import_plugin
+from experiments.config.files import REPOSITORY
 from experiments.errors import UsageError
 from experiments.files import append
 from experiments.workdir import Workdir, origin
@@ -64,17 +64,6 @@ def test_a_trained_model_is_used_with_other_decoding_and_with_its_own_training(w
     toy = Config.read({"task": "translation", "data": {"name": "toy"}})
     with pytest.raises(UsageError, match=r"data\.name: 'parallel' there, 'toy' here"):
         workdir.as_trained(toy, other_data=True)
-
-
-def test_run_needs_its_own_plugin(workdir, tmp_path):
-    plugin = tmp_path / "first.py"
-    plugin.write_text("")
-    tree = json.loads(workdir.config.read_text())
-    workdir.config.write_text(json.dumps(tree | {"plugin": str(plugin)}))
-    with pytest.raises(UsageError, match=r"was trained with a plugin: give --plugin=.*first\.py"):
-        workdir.load_config()
-    import_plugin(str(plugin))
-    assert workdir.load_config().plugin.endswith("first.py")
 
 
 def test_files_are_cut_to_the_lengths_of_a_checkpoint(workdir):

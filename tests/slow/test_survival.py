@@ -12,6 +12,7 @@ from itertools import count
 
 import pytest
 
+from experiments.checkpoint import saved_steps
 from tests.child import forked, train
 
 pytestmark = pytest.mark.slow
@@ -59,7 +60,7 @@ def ended(process, timeout=900):
 def content(workdir):
     """Return what equal runs have in common: the bytes of files, and the digests of the state."""
     files = {name: (workdir / name).read_bytes() for name in COMPARED}
-    newest = max(int(path.name) for path in (workdir / "checkpoints").iterdir())
+    newest = saved_steps(workdir / "checkpoints")[-1]
     saved = json.loads((workdir / "checkpoints" / str(newest) / "progress/metadata").read_text())
     losses = [*map(tuple, saved["progress"]["losses"])]
     return files | {"digests": saved["digests"], "losses": losses}
