@@ -20,6 +20,7 @@ from jax import Array
 from jax.experimental.multihost_utils import process_allgather
 
 from experiments.errors import UsageError
+from experiments.files import named_errors
 from experiments.learner import TrainState
 from experiments.processes import any_process
 
@@ -60,7 +61,8 @@ class CheckpointWriter:
                 shutil.rmtree(unfinished)
         self._folder, self._policy = folder, _Newest(every, keep)
         options = ocp.CheckpointManagerOptions(preservation_policy=self._policy)
-        self._manager = ocp.CheckpointManager(folder.absolute(), options=options)
+        with named_errors(folder):
+            self._manager = ocp.CheckpointManager(folder.absolute(), options=options)
 
     def save(self, state: TrainState, progress: Progress, best: int | None = None) -> None:
         """Copy a state to the host, and write it in the background.

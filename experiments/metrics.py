@@ -31,11 +31,12 @@ class Metrics:
         # Events are written by this thread, not by that of a `SummaryWriter`: if it ends, as on a
         # full disk, its queue blocks the training.
         self._tensorboard = directory / "tensorboard"
-        self._tensorboard.mkdir(exist_ok=True)
-        self._events = EventsWriter(str(self._tensorboard / "events"))
         start = SessionLog(status=SessionLog.START)
-        self._events.write_event(Event(step=step + 1, session_log=start))
-        self._events.flush()
+        with named_errors(self._tensorboard):
+            self._tensorboard.mkdir(exist_ok=True)
+            self._events = EventsWriter(str(self._tensorboard / "events"))
+            self._events.write_event(Event(step=step + 1, session_log=start))
+            self._events.flush()
 
     def write(self, step: int, split: str, values: Mapping[str, float]) -> None:
         """Append a row of numbers about a split, or about speed and memory if it is "timing"."""
