@@ -111,7 +111,7 @@ class TestOtherData:
         there = here.rename(here.with_name("there"))
         assert "embedding tokens" in run_command("--mode=describe", workdir=measured)[1]
         status, _, error = run_command("--mode=evaluate", workdir=measured)
-        assert (status, "test_2016.en" in error) == (2, True)
+        assert (status, "data.path" in error) == (2, True), error
         (there / "train.en").unlink()  # it is not read
         new = f"--config.data.path={there}"
         assert run_command("--mode=evaluate", new, workdir=measured)[0] == 0
