@@ -1,35 +1,31 @@
 """Checkpoints: training states on disk, each complete or absent, with a digest of each array."""
 
+import errno
 import json
-import logging
 import os
-import re
 import shutil
 import sys
-import warnings
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from functools import partial, reduce
 from pathlib import Path
 from textwrap import shorten
 from typing import Any, Self
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 from jax import Array
 from jax.experimental.multihost_utils import process_allgather
-from jax.sharding import SingleDeviceSharding
 
 from experiments.errors import UsageError
+from experiments.files import named_errors
 from experiments.learner import TrainState
 from experiments.processes import any_process
 
 MULTIPLIER = 0x9E3779B97F4A7C15  # 2⁶⁴ / golden ratio: neighbouring positions get distant weights
-BLOCK = 2**18  # elements that are summed at once, so that they stay in the cache of a core
+OVERHEAD = 2**18  # bytes of a checkpoint beside its arrays
 
 
 @dataclass
@@ -53,37 +49,27 @@ class CheckpointWriter:
     """Writes the training states of a run in the background, and deletes old ones."""
 
     def __init__(self, folder: Path, every: int = 1, keep: int = 2) -> None:
-        """Open a folder of checkpoints, and remove what a kill left of a save.
+        """Create or open a folder of checkpoints, and remove what a kill left of a save.
 
-        Args:
-            folder: of the checkpoints; created if it is missing.
-            every: steps between two regular checkpoints. Others are saved when a run is stopped or
-                minutes have passed: no mean contains them, as they differ between equal runs.
-            keep: number of newest regular checkpoints that are kept. The two newest of all are
-                always kept, in case one is damaged.
+        The `keep` newest regular checkpoints are kept, of multiples of `every`, and the two newest
+        of all, in case one is damaged. Others than regular ones are saved when a run is stopped or
+        minutes have passed: no mean contains them, as they differ between equal runs.
         """
-        # Of the errors of a save, orbax raises the first; asyncio would report the others too.
-        logging.getLogger("asyncio").setLevel(logging.CRITICAL)
-        warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
         # orbax keeps folders that a killed process had only just created, and then cannot save.
-        for unfinished in (
-            folder.glob("*.orbax-checkpoint-tmp*") if jax.process_index() == 0 else ()
-        ):
-            shutil.rmtree(unfinished)
+        if jax.process_index() == 0:
+            for unfinished in folder.glob("*.orbax-checkpoint-tmp*"):
+                shutil.rmtree(unfinished)
         self._folder, self._policy = folder, _Newest(every, keep)
         options = ocp.CheckpointManagerOptions(preservation_policy=self._policy)
-        self._manager = ocp.CheckpointManager(folder.absolute(), options=options)
+        with named_errors(folder):
+            self._manager = ocp.CheckpointManager(folder.absolute(), options=options)
 
     def save(self, state: TrainState, progress: Progress, best: int | None = None) -> None:
         """Copy a state to the host, and write it in the background.
 
         The first checkpoint of a folder is complete when this returns: a run with metrics of later
-        steps and without a checkpoint has lost its checkpoints.
-
-        Args:
-            state: with any sharding. Its memory may be reused at once.
-            progress: of the run.
-            best: step of a checkpoint that is kept.
+        steps and without a checkpoint has lost its checkpoints. The memory of the state may be
+        reused at once; the checkpoint of step `best` is kept.
 
         Raises:
             UsageError: this one or the one before cannot be written.
@@ -96,7 +82,11 @@ class CheckpointWriter:
             state=ocp.args.StandardSave(state), progress=ocp.args.JsonSave(content)
         )
         is_first = self._manager.latest_step() is None
+        size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
         with self._write_errors():
+            # On a full disk, threads of orbax would log many errors.
+            if any_process(shutil.disk_usage(self._folder).free < size + OVERHEAD):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             self._manager.save(self._step, args=arguments, force=True)
         if is_first:
             self.wait()
@@ -114,11 +104,9 @@ class CheckpointWriter:
     def _write_errors(self) -> Iterator[None]:
         try:
             yield
-        except (OSError, ValueError) as error:  # of a full disk
-            path = self._folder / str(self._step)
-            raise UsageError(
-                f"the checkpoint {path} cannot be written ({_cause(error)})"
-            ) from error
+        except (OSError, ValueError) as error:
+            name = f"the checkpoint {self._folder / str(self._step)}"
+            raise UsageError(f"{name} cannot be written ({_cause(error)})") from error
 
     def __enter__(self) -> Self:
         return self
@@ -180,15 +168,11 @@ def read_newest(
         return restored
     if not failed:
         raise UsageError(f"there is no checkpoint yet in {folder}: train first")
-    newest = failed[max(failed)]
-    raise UsageError(f"{newest}, and none before it can: choose another --workdir") from newest
+    raise UsageError(f"{failed[max(failed)]}, and none before it can: choose another --workdir")
 
 
 def read_checkpoint(folder: Path, step: int, like: TrainState) -> tuple[TrainState, Progress]:
-    """Read the checkpoint of a step.
-
-    The arrays are restored onto the shardings of `like`, a state of the same shapes or its
-    `jax.eval_shape`, or onto the first device where it has none.
+    """Read the checkpoint of a step, onto the shardings of `like`: a state or its shapes.
 
     Raises:
         UsageError: it is damaged or missing.
@@ -204,58 +188,24 @@ def read_checkpoint(folder: Path, step: int, like: TrainState) -> tuple[TrainSta
             raise ValueError("its progress is not what was saved")
         progress = Progress(**content["progress"])
         with ocp.StandardCheckpointer(multiprocessing_options=options) as reader:
-            state = reader.restore(path / "state", jax.tree.map(_with_sharding, like))
+            state = reader.restore(path / "state", like)
     except Exception as error:  # its type depends on the damaged part
         damage = _cause(error)
     if not any_process(bool(damage)):
-        names = (
-            name for name, digest in digests(state).items() if content["digests"][name] != digest
-        )
-        damage = "".join(f"its array {name} is not what was saved" for name in [*names][:1])
+        saved = content["digests"]
+        wrong = [name for name, digest in digests(state).items() if saved[name] != digest]
+        damage = f"its array {wrong[0]} is not what was saved" if wrong else ""
     if any_process(bool(damage)):
         damage = damage or "by another process"
         raise UsageError(f"the checkpoint {folder / str(step)} cannot be read ({damage})")
     return state, progress
 
 
-def mean_of_checkpoints(
-    folder: Path, newest: TrainState, *, number: int, last: int, every: int
-) -> TrainState:
-    """Return the state of a checkpoint with the mean parameters of it and earlier checkpoints.
-
-    (Vaswani et al. 2017, section 6.1.)
-
-    Args:
-        folder: of the checkpoints.
-        newest: state of the newest checkpoint, which is not read again.
-        number: of checkpoints; fewer are used, and reported on standard error, if some are missing.
-        last: step of the last of them.
-        every: the steps of the others are multiples of this.
-
-    Raises:
-        UsageError: one cannot be read.
-    """
-    regular = [step for step in saved_steps(folder) if step < last and step % every == 0]
-    steps = [last, *regular[::-1][: number - 1]]
-    states = [
-        newest if step == newest.step else read_checkpoint(folder, step, newest)[0]
-        for step in steps
-    ]
-    if len(states) < number:
-        print(f"the mean is of {len(states)} checkpoints, not of {number}", file=sys.stderr)
-    parameters = [state.with_ema().parameters for state in states]
-    if len(states) > 1:
-        total = reduce(partial(jax.tree.map, jnp.add), parameters)
-        parameters = [jax.tree.map(lambda leaf: leaf / len(states), total)]
-    return states[0]._replace(parameters=parameters[0])
-
-
 def digests(tree: Any) -> dict[str, str]:  # noqa: ANN401 - any pytree
     """Return 16 hexadecimal digits for each array of a tree, by its path.
 
     A digest is a sum over all elements, modulo 2⁶⁴, of the bits of an element times an odd weight
-    of its position: it changes with any single element. It does not depend on how an array is
-    sharded, and no device gathers an array: each process sums the shards that it has.
+    of its position: it changes with any single element, and not with the sharding.
     """
     flat = jax.tree.flatten_with_path(tree)[0]
     sums = np.array([_sum_of_shards(leaf) for _, leaf in flat], np.uint64)
@@ -267,41 +217,25 @@ def digests(tree: Any) -> dict[str, str]:  # noqa: ANN401 - any pytree
 
 
 def _sum_of_shards(array: Array) -> int:
+    """Return the part of a digest that the shards of this process add."""
     if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
         array = jax.random.key_data(array)
-    total, shape = 0, array.shape or (1,)
+    total = 0
     for shard in array.addressable_shards:
         if shard.replica_id == 0:
-            data = np.atleast_1d(np.asarray(shard.data))
-            starts = [index.start or 0 for index in shard.index] or [0]
-            total += _weighted_sum(data.view(f"u{data.itemsize}"), starts, shape)
+            sums = np.asarray(shard.data).view(f"u{array.dtype.itemsize}")
+            for axis in reversed(range(array.ndim)):
+                positions = np.arange(array.shape[axis], dtype=np.uint64)[shard.index[axis]]
+                weights = (positions + np.uint64(axis << 40)) * np.uint64(MULTIPLIER) | np.uint64(1)
+                sums = np.einsum("...i,i", sums, weights, dtype=np.uint64)
+            total += int(sums)
     return total % 2**64
-
-
-def _weighted_sum(bits: np.ndarray, starts: list[int], shape: tuple[int, ...]) -> int:
-    """Return the sum of a block that begins at `starts` in an array of a shape."""
-    if bits.size > BLOCK:
-        axis = int(np.argmax(bits.shape))
-        first, second = np.split(bits, [bits.shape[axis] // 2], axis)
-        later = [start + first.shape[axis] * (n == axis) for n, start in enumerate(starts)]
-        return _weighted_sum(first, starts, shape) + _weighted_sum(second, later, shape)
-    ends = [start + size for start, size in zip(starts, bits.shape, strict=True)]
-    positions = np.ravel_multi_index(np.ogrid[tuple(map(slice, starts, ends))], shape)
-    weights = positions.astype(np.uint64) * np.uint64(MULTIPLIER) | np.uint64(1)
-    return int(np.sum(bits * weights, dtype=np.uint64))
-
-
-def _with_sharding(leaf: Any) -> jax.ShapeDtypeStruct:  # noqa: ANN401 - an array or its shape
-    sharding = getattr(leaf, "sharding", None) or SingleDeviceSharding(jax.local_devices()[0])
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
 
 def _cause(error: Exception) -> str:
     """Return the reason of the system, else the beginning of the message of the library."""
-    number = re.search(r"os_error_code='(\d+)'", str(error))  # of tensorstore
-    if number or isinstance(error, OSError):
-        return os.strerror(int(number[1])) if number else error.strerror or str(error)
-    return shorten(str(error) or type(error).__name__, 80, placeholder=" …")
+    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return shorten(reason, 80, placeholder=" …")
 
 
 def _checksum(content: dict[str, Any]) -> int:

@@ -1,7 +1,8 @@
 """Measure a trained model again, on other data, with other decoding, or beside another run."""
 
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -9,12 +10,18 @@ from typing import Any
 from experiments.config import Config
 from experiments.config.build import differences, flat
 from experiments.errors import UsageError, as_usage_errors, one_of
+from experiments.files import write_whole
+from experiments.records import line_of
 from experiments.registry import TASKS
-from experiments.results import deciding, report, results_so_far
 from experiments.scores import paired_bootstrap
 from experiments.tasks.task import Task
 from experiments.trained import Trained, restore
 from experiments.workdir import Workdir
+
+BOOTSTRAP = "paired bootstrap over sentences; it ignores the variance between seeds"
+# Fields of `decoding` that do not change a translation.
+WITHOUT_EFFECT_ON_OUTPUT = {"hypotheses", "n_best", "metrics"}
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 def evaluate(
@@ -26,59 +33,51 @@ def evaluate(
 ) -> None:
     """Measure the newest checkpoint of a run, and add its scores to the results file.
 
+    The label of a split in the results is its name and, where the text or the decoding is not that
+    of the run, the fields that have changed, as "test@test_2017" or "test@num_beams=5". If that is
+    the label of a third text, digits of the fingerprint follow, as "test@test_2017-1f0c9a".
+
     Args:
-        config: of the run, or with other data or decoding; see `label_splits`.
+        config: of the run, or with other data or decoding.
         workdir: of the run.
         cache: where generated data is kept.
-        split: the only one that is measured; all test splits by default.
-        against: of another run; its translations are compared with these.
+        split: measured alone; all test splits by default.
+        against: another run, whose translations are compared with these.
 
     Raises:
         UsageError: data without this split, a text that has changed although its name has not, or
             another run that was not measured on the same sentences.
     """
     task = TASKS[config.task].load(config, workdir, cache)
-    names = task.test_splits
     if split is not None:
         with as_usage_errors():
             one_of("--split", split, task.known_splits)
-        names = (split,)
-    labels = label_splits(task, workdir, names)
-    others = other_translations(task, workdir, against, labels) if against else {}
-    before = results_so_far(workdir)
-    measure(task, workdir, restore(workdir, task), labels, before, others)
-
-
-def label_splits(task: Task, workdir: Workdir, names: Sequence[str]) -> dict[str, str]:
-    """Store the fingerprints of splits, and return the label of each in the results.
-
-    The label is the name of the split and, where the text or the decoding is not that of the run,
-    the fields that have changed, as "test@test_2017" or "test@num_beams=5"; if that is the label of
-    a third text, digits of the fingerprint follow, as "test@test_2017-1f0c9a".
-
-    Raises:
-        UsageError: another text in the place of that of the run.
-    """
+    names = task.test_splits if split is None else (split,)
+    if workdir.results.exists():
+        workdir.load_results()  # a damaged file is reported before anything is measured
     known, labels = workdir.load_fingerprints(), {}
-    texts = {name: task.splits[name].fingerprint for name in names}
-    for name, text in texts.items():
-        changes = settings(task, workdir, name)
+    settings = {name: changed_settings(task, workdir, name, known) for name in names}
+    for name, changes in settings.items():
+        text = task.splits[name].fingerprint
         if not any(field.startswith("data.") for field in changes):
-            workdir.check_fingerprints({name: text})
+            workdir.save_fingerprints({name: text})
         label = _label(name, changes)
         labels[name] = label if known.get(label, text) == text else f"{label}-{text[:6]}"
-    workdir.save_fingerprints({labels[name]: text for name, text in texts.items()})
-    return labels
+    workdir.save_fingerprints({labels[name]: task.splits[name].fingerprint for name in names})
+    others = other_translations(task, workdir, against, labels) if against else {}
+    measure(task, workdir, restore(workdir, task), labels, settings, others)
 
 
-def settings(task: Task, workdir: Workdir, split: str) -> dict[str, Any]:
+def changed_settings(
+    task: Task, workdir: Workdir, split: str, fingerprints: Mapping[str, str]
+) -> dict[str, Any]:
     """Return the fields of another text, and of decoding, in which a split differs from the run."""
     there, here = (
         {"data": tree["data"], "decoding": _decoding(tree)}
         for tree in (workdir.load_config().to_dict(), task.config.to_dict())
     )
     text = task.splits[split].fingerprint
-    if workdir.load_fingerprints().get(split, text) == text:  # it may have moved
+    if fingerprints.get(split, text) == text:  # it may have moved
         there["data"] = here["data"]
     others, values = {*task.known_splits} - {split}, flat(here)
     changed = differences(there, here)
@@ -88,7 +87,8 @@ def settings(task: Task, workdir: Workdir, split: str) -> dict[str, Any]:
 def _decoding(tree: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of decoding that scores depend on."""
     decoding = tree.get("decoding") or {}
-    return deciding(decoding) if "metrics" in decoding else {}
+    used = decoding.items() if "metrics" in decoding else ()
+    return {name: value for name, value in used if name not in WITHOUT_EFFECT_ON_OUTPUT}
 
 
 def _label(split: str, changes: Mapping[str, Any]) -> str:
@@ -105,9 +105,9 @@ def _label(split: str, changes: Mapping[str, Any]) -> str:
 def other_translations(
     task: Task, workdir: Workdir, theirs: Workdir, labels: Mapping[str, str]
 ) -> dict[str, dict[str, Any]]:
-    """Return workdir, other decoding, BLEU and hypotheses of another run, by the labels of splits.
+    """Return workdir, BLEU and hypotheses of another run, by the labels of splits.
 
-    Splits with the same text correspond. Text that is tokenized already has "tok_bleu".
+    Text that is tokenized already has "tok_bleu".
 
     Raises:
         UsageError: the same run, or one that was not measured on these sentences.
@@ -115,27 +115,18 @@ def other_translations(
     if theirs.path.resolve() == workdir.path.resolve():
         raise UsageError(f"--against needs another run than {workdir.path} itself")
     score = "tok_bleu" if getattr(task.config.data, "tokenized", False) else "bleu"
-    config, splits = theirs.load_config().to_dict(), theirs.load_results()["splits"]
-    texts, others = workdir.load_fingerprints(), {}
+    splits, others = theirs.load_results()["splits"], {}
+    ours, texts = workdir.load_fingerprints(), theirs.load_fingerprints()
     for split, label in labels.items():
-        same = [name for name, text in theirs.load_fingerprints().items() if text == texts[label]]
-        name = next((name for name in (label, *same) if score in splits.get(name, {})), "")
-        if name not in same:
+        if texts.get(label) != ours[label] or score not in splits.get(label, {}):
             raise UsageError(
                 f"{theirs.path} has no {score} of the sentences of the {label} split: "
                 f"--mode=evaluate --split={split} --workdir={theirs.path} measures its own"
             )
-        decoding = flat({"decoding": _decoding(config)}) | splits[name].get("settings", {})
-        ours = flat({"decoding": _decoding(task.config.to_dict())})
         others[label] = {
             "workdir": str(theirs.path),
-            "decoding": {
-                field.removeprefix("decoding."): decoding[field]
-                for field in ours
-                if decoding[field] != ours[field]
-            },
-            score: splits[name][score],
-            "hypotheses": theirs.load_hypotheses(name),
+            score: splits[label][score],
+            "hypotheses": theirs.load_hypotheses(label),
         }
     return others
 
@@ -145,18 +136,13 @@ def measure(
     workdir: Workdir,
     trained: Trained,
     labels: Mapping[str, str],
-    before: Mapping[str, Any],
-    others: Mapping[str, dict[str, Any]] = MappingProxyType({}),
+    settings: Mapping[str, Mapping[str, Any]] = NOTHING,
+    others: Mapping[str, dict[str, Any]] = NOTHING,
 ) -> None:
     """Measure a model on some splits, and write and print what it achieves.
 
-    Args:
-        task: of the run.
-        workdir: of the run.
-        trained: the model.
-        labels: of the splits, see `label_splits`.
-        before: the results so far.
-        others: translations of another run, see `other_translations`.
+    By split, `labels` are those in the results, and `settings` the fields of another text and other
+    decoding than in the run; `others` are translations of another run by label.
     """
     scores: dict[str, dict[str, Any]] = {}
     rows = {}
@@ -164,8 +150,8 @@ def measure(
         measured = task.measure(trained.state, name)
         suffix = label.removeprefix(name)
         scores |= {f"{part}{suffix}": values for part, values in measured.scores.items()}
-        if suffix:
-            scores[label]["settings"] = settings(task, workdir, name)
+        if settings.get(name):
+            scores[label]["settings"] = settings[name]
         if measured.answers is not None:
             pairs = zip(task.examples(name), measured.answers, strict=True)
             rows[label] = [(pair.source, pair.target, answer) for pair, answer in pairs]
@@ -179,9 +165,36 @@ def measure(
     about = {
         "step": int(trained.state.step),
         "ended": trained.ended,
+        "train_steps": task.config.train.steps,
         "training_seconds": round(trained.seconds, 1),
         "parameters": task.learner.num_parameters,
     }
-    report(workdir, about, scores, before)
+    report(workdir, about, scores)
     if labels.get("test") == "test":
         task.artifacts(trained.state, workdir)
+
+
+def report(workdir: Workdir, about: Mapping[str, Any], scores: Mapping[str, Any]) -> None:
+    """Add the scores of splits to the results file, and print them, one split a line.
+
+    Earlier scores stay if they are of the same step.
+    """
+    # Metrics and tasks of plugins return numbers of NumPy and jax too.
+    scores = json.loads(json.dumps(scores, default=float))
+    before = workdir.load_results() if workdir.results.exists() else about | {"splits": {}}
+    step = about["step"]
+    kept = before["splits"] if before["step"] == step else {}
+    if others := before["splits"].keys() - kept.keys() - scores.keys():
+        print(f"scores of step {before['step']:,} are left out: {', '.join(sorted(others))}")
+    splits = kept | {label: kept.get(label, {}) | values for label, values in scores.items()}
+    write_whole(workdir.results, json.dumps({**about, "splits": splits}, indent=2) + "\n")
+    last = max(step, workdir.newest_step())
+    of_step = "" if step == last else f"; measured: step {step:,}"
+    print(f"{last:,} steps, {about['training_seconds']} s of training{of_step}")
+    for label, values in scores.items():
+        print(line_of(label, values))
+        if settings := values.get("settings"):
+            print(f"{'':14s}{', '.join(f'{name}={value}' for name, value in settings.items())}")
+        if other := values.get("against"):
+            print(f"{'':14s}against {line_of(other['workdir'], other)} ({BOOTSTRAP})")
+    print(f"everything is in {workdir.path}")

@@ -31,12 +31,11 @@ from experiments.data.examples import SentencePair
 from experiments.errors import UsageError, as_usage_errors, one_of
 from experiments.files import read_lines, write_whole
 from experiments.learner import TrainState
-from experiments.origin import origin
 from experiments.registry import TASKS
 from experiments.tasks.task import Task
 from experiments.tasks.translation import Translation
 from experiments.trained import restore
-from experiments.workdir import Workdir
+from experiments.workdir import Workdir, origin
 
 VALIDATION = "validation"
 DRAWN = 3  # examples of a file or a split that are drawn

@@ -4,10 +4,9 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from reprlib import repr as brief
 from types import UnionType
 from typing import Any
 from uuid import uuid4
@@ -86,7 +85,7 @@ def read_json(path: Path, fields: Fields) -> dict[str, Any]:
     Raises:
         UsageError: it is damaged.
     """
-    return _object(_text(path), fields, path)
+    return _objects(path, fields, lambda text: [text])[0]
 
 
 def read_json_lines(path: Path, fields: Fields) -> list[dict[str, Any]]:
@@ -95,25 +94,16 @@ def read_json_lines(path: Path, fields: Fields) -> list[dict[str, Any]]:
     Raises:
         UsageError: another line is damaged.
     """
-    lines = enumerate(_text(path).split("\n")[:-1], start=1)
-    return [_object(line, fields, f"{path}, line {number}") for number, line in lines]
+    return _objects(path, fields, lambda text: text.split("\n")[:-1])
 
 
-def _text(path: Path) -> str:
+def _objects(path: Path, fields: Fields, split: Callable[[str], list[str]]) -> list[dict[str, Any]]:
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        objects = [json.loads(text) for text in split(path.read_text(encoding="utf-8"))]
+    except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
-
-
-def _object(text: str, fields: Fields, name: object) -> dict[str, Any]:
-    try:
-        content = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{name} cannot be read: {error}") from error
-    if not isinstance(content, dict):
-        raise UsageError(f"{name} cannot be read: it is {brief(content)}")
-    for key, kind in fields.items():
-        if not isinstance(content.get(key), kind):
-            raise UsageError(f"{name} cannot be read: its {key} is {brief(content.get(key))}")
-    return content
+    for number, content in enumerate(objects, start=1):
+        for key, kind in fields.items():
+            if not isinstance(content, dict) or not isinstance(content.get(key), kind):
+                raise UsageError(f"{path} cannot be read: {key!r} of object {number} is missing")
+    return objects

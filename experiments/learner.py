@@ -1,7 +1,6 @@
 """A model with its loss and optimizer: the training state, and the compiled steps."""
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple, Self, TypeVar
 
@@ -10,7 +9,7 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 from jax import Array
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from experiments.config import Config
 from experiments.data.pipeline import TrainingBatches
@@ -82,8 +81,7 @@ class Learner:
     ) -> None:
         """Prepare the training of a model.
 
-        The auxiliary losses of the model are added to the objective in training, and are reported
-        by name. Of the config, `train`, `mesh`, `batch.microbatches` and `seed` are used.
+        Of the config, `train`, `mesh`, `batch.microbatches` and `seed` are used.
 
         Raises:
             UsageError: a model that cannot be made with these sizes, or a mesh that does not fit
@@ -96,9 +94,13 @@ class Learner:
         self.definition = nnx.graphdef(self.abstract_model)
         self._optimizer = optimizer(config.train, nnx.state(self.abstract_model))
         shapes = jax.eval_shape(self._make_state)
-        self.abstract_state = _with_shardings(shapes, self.mesh)
+        of_state = shardings(shapes, self.mesh)
+        self.abstract_state = jax.tree.map(
+            lambda leaf, own: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=own),
+            shapes,
+            of_state,
+        )
         self.num_parameters = sum(leaf.size for leaf in jax.tree.leaves(shapes.parameters))
-        of_state = jax.tree.map(lambda leaf: leaf.sharding, self.abstract_state)
         replicated = NamedSharding(self.mesh, PartitionSpec())
         self._initial_state = compiled(self._make_state, out_shardings=of_state)
         self.train_step = compiled(
@@ -109,17 +111,13 @@ class Learner:
     def initial_state(
         self, parameters: Mapping[tuple[Any, ...], Any] = MappingProxyType({})
     ) -> TrainState:
-        """Return the state before the first step; each device computes its shards alone.
-
-        Args:
-            parameters: arrays by path, in place of initial ones.
-        """
+        """Return the state before the first step; arrays by path replace initial parameters."""
         state = self._initial_state()
         if not parameters:
             return state
-        replaced = partial(_with_arrays, arrays=parameters)
-        ema = None if state.ema is None else replaced(state.ema)
-        return state._replace(parameters=replaced(state.parameters), ema=ema)
+        replaced = _with_arrays(state.parameters, parameters)
+        ema = None if state.ema is None else _with_arrays(state.ema, parameters)
+        return state._replace(parameters=replaced, ema=ema)
 
     def batch_reader(self, batches: TrainingBatches) -> Callable[[int], tuple[Batch, int]]:
         """Return a function that reads the batch of a training step, as in `sharding`."""
@@ -136,11 +134,8 @@ class Learner:
             jax.eval_shape(self.train_step, self.abstract_state, batch)
 
     def losses(self, parameters: nnx.State, batches: Iterable[Batch]) -> dict[str, float]:
-        """Return loss and accuracy over all batches together, without dropout.
-
-        One batch is computed at a time: the threads of a CPU with two cores can all wait for sums
-        over devices if several programs with such sums run at once.
-        """
+        """Return loss and accuracy over all batches together, without dropout."""
+        # One batch at a time: on a CPU, all threads could wait for the sums of several programs.
         sums = [
             jax.device_get(self.evaluate_step(parameters, place_rows(rows, self.mesh)))
             for rows in rows_of_each(batches)
@@ -156,11 +151,7 @@ class Learner:
         program = compiled(
             lambda parameters, *arrays: method(nnx.merge(self.definition, parameters), *arrays)
         )
-
-        def run(parameters: nnx.State, *arrays: Array) -> Array:
-            return gather_to_host(program(one_copy(parameters), *arrays))
-
-        return run
+        return lambda parameters, *arrays: gather_to_host(program(one_copy(parameters), *arrays))
 
     def _make_state(self) -> TrainState:
         model_rng, step_rng = jax.random.split(jax.random.key(self._config.seed))
@@ -236,14 +227,6 @@ def ema_update(state: TrainState, decay: float) -> nnx.State | None:
         return None
     keep = jnp.minimum(decay, state.step / (9 + state.step))
     return optax.incremental_update(state.parameters, state.ema, 1 - keep)
-
-
-def _with_shardings(shapes: TrainState, mesh: Mesh) -> TrainState:
-    return jax.tree.map(
-        lambda leaf, own: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=own),
-        shapes,
-        shardings(shapes, mesh),
-    )
 
 
 def _with_arrays(tree: nnx.State, arrays: Mapping[tuple[Any, ...], Any]) -> nnx.State:

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-import jax
 import numpy as np
 from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
@@ -18,24 +17,12 @@ from experiments.errors import UsageError
 from experiments.files import append, named_errors, read_json_lines
 
 METRICS, TIMING = "metrics.jsonl", "timing.jsonl"
-# Dense bfloat16 FLOP/s of a device, by the beginning of its name.
-PEAKS = {
-    "NVIDIA A100": 312e12,
-    "NVIDIA H100": 989e12,
-    "NVIDIA H100 PCIe": 756e12,
-    "NVIDIA H200": 989e12,
-    "TPU v4": 275e12,
-    "TPU v5 lite": 197e12,
-    "TPU v5": 459e12,
-    "TPU v6 lite": 918e12,
-}
 
 
 class Metrics:
     """Appends rows of numbers to JSON lines and to TensorBoard event files.
 
-    `metrics.jsonl` contains what depends on the config alone: two runs of one config write the same
-    bytes. `timing.jsonl` contains speed and memory.
+    Two runs of one config write the same bytes to `metrics.jsonl`.
     """
 
     def __init__(self, directory: Path, *, step: int) -> None:
@@ -44,30 +31,26 @@ class Metrics:
         # Events are written by this thread, not by that of a `SummaryWriter`: if it ends, as on a
         # full disk, its queue blocks the training.
         self._tensorboard = directory / "tensorboard"
-        self._tensorboard.mkdir(exist_ok=True)
-        self._events = EventsWriter(str(self._tensorboard / "events"))
         start = SessionLog(status=SessionLog.START)
-        self._events.write_event(Event(step=step + 1, session_log=start))
-        self._events.flush()
+        with named_errors(self._tensorboard):
+            self._tensorboard.mkdir(exist_ok=True)
+            self._events = EventsWriter(str(self._tensorboard / "events"))
+            self._events.write_event(Event(step=step + 1, session_log=start))
+            self._events.flush()
 
     def write(self, step: int, split: str, values: Mapping[str, float]) -> None:
-        """Append a row of numbers about a split."""
-        self._write(METRICS, {"step": step, "split": split}, split, values)
-
-    def write_timing(self, step: int, values: Mapping[str, float]) -> None:
-        """Append a row of speed and memory."""
-        self._write(TIMING, {"step": step}, "timing", values)
-
-    def _write(
-        self, name: str, row: Mapping[str, object], group: str, values: Mapping[str, float]
-    ) -> None:
+        """Append a row of numbers about a split, or about speed and memory if it is "timing"."""
         values = {name: float(value) for name, value in values.items()}
-        append(self._directory / name, json.dumps({**row, **values}) + "\n")
+        if split == "timing":
+            path, row = self._directory / TIMING, {"step": step, **values}
+        else:
+            path, row = self._directory / METRICS, {"step": step, "split": split, **values}
+        append(path, json.dumps(row) + "\n")
         with named_errors(self._tensorboard):
             for label, value in values.items():
                 if math.isfinite(value):  # tensorboardX would log a warning
-                    event = Event(wall_time=time.time(), step=row["step"])
-                    event.summary.CopyFrom(scalar(f"{group}/{label}", value))
+                    event = Event(wall_time=time.time(), step=step)
+                    event.summary.CopyFrom(scalar(f"{split}/{label}", value))
                     self._events.write_event(event)
             self._events.flush()
 
@@ -108,10 +91,7 @@ def mean_of_steps(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def speed(
-    steps: Sequence[Mapping[str, float]],
-    seconds: float,
-    num_parameters: int,
-    devices: Sequence[jax.Device],
+    steps: Sequence[Mapping[str, float]], seconds: float, num_parameters: int
 ) -> dict[str, float]:
     """Return the speed of some steps, and the peak memory of the process so far.
 
@@ -119,17 +99,12 @@ def speed(
     encoder as if its texts were as long as those of the decoder.
     """
     tokens_per_second = sum(step["tokens"] for step in steps) / seconds
-    row = {
+    return {
         "tokens_per_second": tokens_per_second,
         "steps_per_second": len(steps) / seconds,
         "flops_per_second": 6 * num_parameters * tokens_per_second,
         "peak_memory_bytes": peak_memory(),
     }
-    kind = devices[0].device_kind
-    if names := [name for name in PEAKS if kind.startswith(name)]:
-        peak = PEAKS[max(names, key=len)] * len(devices)
-        row["model_flop_utilization"] = row["flops_per_second"] / peak
-    return row
 
 
 def start_wandb(project: str, folder: Path, config: dict[str, Any]) -> None:

@@ -55,7 +55,7 @@ def start_processes(
         return
     if process_id == 0:
         _check_port(coordinator)
-    # `Interruption` has the signals: this service would replace its handler of SIGTERM.
+    # `interruption` has the signals: this service would replace its handler of SIGTERM.
     jax.config.update("jax_enable_preemption_service", False)
     try:
         jax.distributed.initialize(

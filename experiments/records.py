@@ -1,7 +1,7 @@
-"""Runs that were measured, and tables of their scores: mean and standard deviation over seeds."""
+"""Runs that were measured, and their scores: lines, and tables of mean and standard deviation."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, NamedTuple
@@ -9,73 +9,82 @@ from typing import Any, NamedTuple
 from experiments.errors import UsageError
 from experiments.files import read_json
 from experiments.metrics import read_metrics
-from experiments.results import NOT_SHOWN, SHOWN
 from experiments.workdir import Workdir
+
+# Labels and formats of scores; those of plugins are printed by their names.
+SHOWN = {
+    "exact_match": ("exact match", "{:7.2%}"),
+    "accuracy": ("accuracy", "{:7.2%}"),
+    "bleu": ("BLEU", "{:6.2f}"),
+    "tok_bleu": ("tokenized BLEU", "{:6.2f}"),
+    "chrf": ("chrF", "{:6.2f}"),
+    "perplexity": ("perplexity", "{:.3f}"),
+    "word_perplexity": ("per word", "{:.3f}"),
+}
+NOT_SHOWN = ("loss", "nll", "tokens", "sentences")  # numbers that are in results.json alone
 
 
 class Run(NamedTuple):
-    """A run that was measured.
-
-    Attributes:
-        folder: its workdir.
-        name: of the run, such as "positions=alibi,seed=1".
-        seed: of the run.
-        results: content of results.json.
-        scores: numbers by split and name, with those of the last validation of the training.
-    """
+    """A run that was measured."""
 
     folder: Path
-    name: str
+    name: str  # such as "positions=alibi,seed=1"
     seed: int
-    results: dict[str, Any]
-    scores: dict[str, dict[str, float]]
+    results: dict[str, Any]  # content of results.json
+    scores: dict[str, dict[str, float]]  # by split and name, with those of the last validation
 
     @classmethod
     def read(cls, folder: Path, name: str) -> "Run":
-        """Read a workdir.
-
-        Raises:
-            UsageError: files that are missing or damaged.
-        """
+        """Read a workdir; raise a UsageError for files that are missing or damaged."""
         workdir = Workdir(folder)
         seed = read_json(workdir.config, {"seed": int})["seed"]
         results = workdir.load_results()
-        validations = [
-            row
-            for row in read_metrics(folder)
-            if row["split"] == "validation" and row["step"] <= results["step"]
-        ]
-        splits = ({"validation": validations[-1]} if validations else {}) | results["splits"]
-        return cls(folder, name, seed, results, {name: _numbers(splits[name]) for name in splits})
+        splits = {}
+        for row in read_metrics(folder):
+            if row["split"] == "validation" and row["step"] <= results["step"]:
+                splits["validation"] = {name: row[name] for name in row if name != "step"}
+        scores = {
+            split: {score: value for score, value in values.items() if is_number(value)}
+            for split, values in (splits | results["splits"]).items()
+        }
+        return cls(folder, name, seed, results, scores)
 
 
-def read_runs(folder: Path) -> dict[str, list[Run]]:
-    """Read the runs below a folder that were measured, those that differ in their seed together.
+def read_runs(folder: Path, names: Iterable[str] | None = None) -> dict[str, list[Run]]:
+    """Read runs below a folder, those that differ in their seed together.
+
+    Args:
+        folder: of the workdirs.
+        names: of the runs, relative to the folder; by default of all that were measured.
 
     Raises:
         UsageError: there is none, or one is damaged.
     """
+    if names is None:
+        paths = sorted(path.parent for path in folder.rglob("results.json"))
+        names = [path.relative_to(folder).as_posix() for path in paths]
     groups: dict[str, list[Run]] = {}
-    for path in sorted(path.parent for path in folder.rglob("results.json")):
-        run = Run.read(path, path.relative_to(folder).as_posix())
-        groups.setdefault(group_name(run.name) or folder.name, []).append(run)
+    for name in names:
+        without_seed = re.sub(r"(^|[,/])seed=\d+$", "", name)
+        groups.setdefault(without_seed or folder.name, []).append(Run.read(folder / name, name))
     if not groups:
         raise UsageError(f"{folder} contains no run that was measured: train one")
     return groups
 
 
-def group_name(run: str) -> str:
-    """Return the name of a run without its seed.
-
-    >>> group_name("model.positions=alibi,seed=1")
-    'model.positions=alibi'
-    """
-    return re.sub(r"(^|[,/])seed=\d+$", "", run)
+def is_number(value: object) -> bool:
+    """Return whether a value of the results is a score."""
+    return isinstance(value, int | float)
 
 
-def score_values(runs: Sequence[Run], split: str, score: str) -> list[float]:
-    """Return a score of each run that has it."""
-    return [run.scores[split][score] for run in runs if score in run.scores.get(split, {})]
+def line_of(split: str, scores: Mapping[str, Any]) -> str:
+    """Return the scores of a split in a line: those of `SHOWN` come first."""
+    texts = []
+    for name in dict.fromkeys([*SHOWN, *scores]):
+        if is_number(scores.get(name)) and name not in NOT_SHOWN:
+            label, form = SHOWN.get(name, (name, "{:.3f}"))
+            texts.append(f"{label} {form.format(scores[name])}")
+    return f"{split:13s} {'   '.join(texts)}"
 
 
 def format_score(score: str, values: Sequence[float]) -> str:
@@ -97,38 +106,30 @@ def score_label(score: str) -> str:
 
 def score_rows(groups: Mapping[str, Sequence[Run]]) -> list[dict[str, str]]:
     """Return a row of a table for each group of runs and split."""
-    names = [
-        name
-        for runs in groups.values()
-        for run in runs
-        for part in run.scores.values()
-        for name in part
+    measured = [
+        scores for runs in groups.values() for run in runs for scores in run.scores.values()
     ]
-    columns = [name for name in dict.fromkeys(("loss", *SHOWN, *names)) if name in names]
-    columns = [name for name in columns if name == "loss" or name not in NOT_SHOWN]
-    return [
-        {
-            "run": name,
-            "seeds": ", ".join(str(run.seed) for run in runs),
-            "minutes": f"{min(run.results['training_seconds'] for run in runs) / 60:.1f}",
-            "split": split,
-            **{
-                score_label(score): format_score(score, score_values(runs, split, score))
-                for score in columns
-            },
-        }
-        for name, runs in groups.items()
-        for split in runs[0].scores
-    ]
+    every = {name for scores in measured for name in scores}
+    columns = [name for name in ("loss", *SHOWN) if name in every]
+    columns += sorted(every - {*columns, *NOT_SHOWN})
+    rows = []
+    for name, runs in groups.items():
+        for split in runs[0].scores:
+            row = {
+                "run": name,
+                "seeds": ", ".join(str(run.seed) for run in runs),
+                "minutes": f"{min(run.results['training_seconds'] for run in runs) / 60:.1f}",
+                "split": split,
+            }
+            scores = [run.scores.get(split, {}) for run in runs]
+            for score in columns:
+                values = [each[score] for each in scores if score in each]
+                row[score_label(score)] = format_score(score, values)
+            rows.append(row)
+    return rows
 
 
 def markdown_table(rows: Sequence[Mapping[str, str]]) -> str:
     """Return rows with the same names as a Markdown table."""
     lines = [[*rows[0]], ["---"] * len(rows[0]), *(row.values() for row in rows)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
-def _numbers(scores: Mapping[str, Any]) -> dict[str, float]:
-    numbers = {name: value for name, value in scores.items() if isinstance(value, int | float)}
-    numbers.pop("step", None)
-    return numbers

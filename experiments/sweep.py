@@ -12,15 +12,9 @@ from experiments.config import Config
 from experiments.errors import DivergedError, UsageError
 from experiments.files import write_whole
 from experiments.metrics import read_metrics
-from experiments.records import (
-    Run,
-    group_name,
-    markdown_table,
-    score_rows,
-)
+from experiments.records import markdown_table, read_runs, score_rows
 from experiments.registry import TASKS
 from experiments.train import train
-from experiments.trained import best_step, is_finished, monitored_loss
 from experiments.workdir import Workdir
 
 
@@ -34,34 +28,27 @@ def sweep(
         workdir: contains a folder for each run.
         cache: folder of generated data.
         wandb: project of Weights & Biases that takes the metrics of each run too.
+
+    Raises:
+        UsageError: before any training: data, a model or a workdir that does not fit; after it: no
+            run has reached its end.
     """
-    workdirs = train_all(runs, workdir, cache, wandb)
-    groups: dict[str, list[Run]] = {}
-    for name, place in workdirs.items():
-        run = Run.read(place.path, name)
-        groups.setdefault(group_name(name) or workdir.path.name, []).append(run)
+    names = train_all(runs, workdir, cache, wandb)
+    groups = read_runs(workdir.path, names)
     text = markdown_table(score_rows(groups))
-    values = {name: [run._asdict() for run in runs] for name, runs in groups.items()}
+    values = {name: [run._asdict() for run in group] for name, group in groups.items()}
     write_whole(workdir.path / "sweep.json", json.dumps(values, default=str, indent=2) + "\n")
     write_whole(workdir.path / "sweep.md", text)
-    curves = {name: read_metrics(place.path) for name, place in workdirs.items()}
+    curves = {name: read_metrics(workdir.path / name) for name in names}
     draw_runs(curves, workdir.path / "sweep.png")
     print(text, end="")
     print(f"everything is in {workdir.path}")
 
 
 def train_all(
-    runs: Mapping[str, Config], workdir: Workdir, cache: Path, wandb: str | None = None
-) -> dict[str, Workdir]:
-    """Train each run that has not reached its end, each in its folder.
-
-    Returns:
-        The workdirs of the runs that have reached their end.
-
-    Raises:
-        UsageError: before any training: data, a model or a workdir that does not fit; after it: no
-            run has reached its end.
-    """
+    runs: Mapping[str, Config], workdir: Workdir, cache: Path, wandb: str | None
+) -> list[str]:
+    """Train each run that has not reached its end; return the names of those that have."""
     if workdir.config.exists():
         raise UsageError(f"{workdir.path} is the workdir of a single run: choose another --workdir")
     workdirs = {name: Workdir(workdir.path / name) for name in runs}
@@ -84,24 +71,10 @@ def train_all(
         except DivergedError as error:  # the others are trained all the same
             print(f"{name} is left out: {error}", file=sys.stderr)
         jax.clear_caches()  # or programs of all runs stay in memory
-    ended = {name: place for name, place in workdirs.items() if has_ended(resolved[name], place)}
-    if not ended:
-        raise UsageError(f"none of the runs in {workdir.path} reached its end")
-    return ended
+    return [name for name in runs if has_ended(resolved[name], workdirs[name])]
 
 
 def has_ended(config: Config, workdir: Workdir) -> bool:
-    """Return whether a run was trained to its last step, or to the end of its patience."""
-    if not workdir.results.exists():
-        return False
-    results, train = workdir.load_results(), config.train
-    if not results.get("ended") or not train.patience:
-        return bool(results.get("ended")) and results["step"] >= train.steps
-    losses = [
-        (row["step"], monitored_loss(row, train))
-        for row in read_metrics(workdir.path)
-        if row["split"] == "validation"
-    ]
-    if not losses:
-        return False
-    return is_finished(losses[-1][0], losses, train) and results["step"] == best_step(losses)
+    """Return whether a run was measured after its last step, or the end of its patience."""
+    results = workdir.load_results() if workdir.results.exists() else {}
+    return bool(results.get("ended")) and results.get("train_steps") == config.train.steps

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import jax
@@ -19,27 +20,24 @@ from tqdm import tqdm
 from experiments.analysis.figures import draw_learning_curve
 from experiments.checkpoint import CheckpointWriter, Progress, read_newest, saved_steps
 from experiments.config import Config
-from experiments.config.train import MONITORED, TrainPart
 from experiments.data.pipeline import TrainingBatches
 from experiments.errors import DivergedError, Stopped, UsageError
 from experiments.evaluate import measure
 from experiments.files import append, remove_abandoned
-from experiments.interruption import Interruption
+from experiments.interruption import interruption
 from experiments.learner import TrainState
-from experiments.metrics import (
-    Metrics,
-    mean_of_steps,
-    read_metrics,
-    speed,
-    start_wandb,
-)
-from experiments.origin import origin
+from experiments.metrics import Metrics, mean_of_steps, read_metrics, speed, start_wandb
 from experiments.processes import any_process, check_same, flags_array
 from experiments.registry import TASKS
-from experiments.results import results_so_far
 from experiments.sharding import row_report
-from experiments.trained import Trained, best_step, chosen, is_finished, monitored_loss
-from experiments.warm_start import parameters_to_start_from
+from experiments.trained import (
+    Trained,
+    best_step,
+    chosen,
+    is_finished,
+    monitored_loss,
+    parameters_to_start_from,
+)
 from experiments.workdir import Workdir
 
 ADVICE = "in a new workdir, lower train.learning_rate or train.clip_norm, or set skip_nonfinite"
@@ -77,12 +75,11 @@ def train(
         f"{texts} {task.config.train.steps}",
         f"reads other {config.data.name} data than process 0: give all the same files",
     )
-    is_new = not saved_steps(workdir.checkpoints)
-    parameters = parameters_to_start_from(task, cache) if is_new else {}
+    is_warm = config.train.start_from and not saved_steps(workdir.checkpoints)
+    parameters = parameters_to_start_from(task, cache) if is_warm else {}
     workdir.save_config(task.config)
     workdir.save_fingerprints(texts)
     task.tokenizers.keep(workdir.path)
-    before = results_so_far(workdir)
     sizes = " and ".join(f"{len(each):,}" for each in task.tokenizers if each is not None)
     print(
         f"{batches.epoch.examples:,} examples, {sizes} tokens, "
@@ -95,7 +92,7 @@ def train(
         print(report)
     trained = fit(task, workdir, batches, parameters, profile=profile, wandb=wandb)
     draw_learning_curve(workdir.path, workdir.learning_curve)
-    measure(task, workdir, trained, {name: name for name in task.test_splits}, before)
+    measure(task, workdir, trained, {name: name for name in task.test_splits})
 
 
 def fit(
@@ -109,13 +106,7 @@ def fit(
 ) -> Trained:
     """Train from the newest checkpoint of a workdir, or from the start, to the last step.
 
-    Args:
-        task: what is trained.
-        workdir: where checkpoints, metrics and samples go.
-        batches: the batch of each step.
-        parameters: arrays by path that replace initial ones; unused if there is a checkpoint.
-        profile: as in `train`.
-        wandb: as in `train`.
+    `parameters`, arrays by path, replace initial ones. The other arguments are as in `train`.
 
     Raises:
         UsageError: another process trains this run, its checkpoints are missing or damaged, or
@@ -124,17 +115,21 @@ def fit(
         Stopped: by SIGTERM or Ctrl-C, after the state was saved.
     """
     config, learner = task.config.train, task.learner
-    with workdir.lock(), Interruption() as stop:
+    with workdir.lock(), interruption() as stop:
         remove_abandoned(workdir.path)
         if saved_steps(workdir.checkpoints):
             state, progress = read_newest(
                 workdir.checkpoints, learner.abstract_state, set_aside=True
             )
+        elif any(row["step"] > config.checkpoint_interval for row in read_metrics(workdir.path)):
+            raise UsageError(
+                f"the checkpoints of {workdir.path} are gone, and its metrics are left as they "
+                "are: choose another --workdir"
+            )
         else:
-            check_nothing_lost(workdir, config)
             state, progress = learner.initial_state(parameters), Progress()
         if not is_finished(int(state.step), progress.losses, config):
-            workdir.add_start(origin())
+            workdir.add_start()
             if wandb and jax.process_index() == 0:
                 start_wandb(wandb, workdir.path, task.config.to_dict())
         workdir.truncate(progress.lengths)
@@ -153,44 +148,20 @@ def fit(
             training = Training(task, workdir, metrics, checkpoints, stop, state, progress)
             training.run(batches, profile=profile)
         trained = chosen(workdir, training.state, progress, config)
-    if any_process(stop.requested):
+    if any_process(stop.is_set()):
         raise Stopped.at(training.step, config.steps)
     return trained
 
 
-def check_nothing_lost(workdir: Workdir, train: TrainPart) -> None:
-    """Refuse to start a run again whose checkpoints were deleted.
-
-    Raises:
-        UsageError: there are metrics of steps after the first checkpoint, by the longest interval
-            that the run has had.
-    """
-    field = "train.evaluate_every" if train.patience else "train.checkpoint_every"
-    changes = [change["changed"] for change in workdir.load_changes()]
-    before = [change[field][0] for change in changes if field in change]
-    first = max([train.checkpoint_interval, *before])
-    if any(row["step"] > first for row in read_metrics(workdir.path)):
-        raise UsageError(
-            f"the checkpoints of {workdir.path} are gone, and its metrics are left as they are: "
-            "choose another --workdir"
-        )
-
-
 @dataclass
 class Training:
-    """A training between two steps, with what it writes to.
-
-    Attributes:
-        task: as in `fit`.
-        state: of the training.
-        progress: of the training, which is updated.
-    """
+    """A training between two steps, with what it writes to; `progress` is updated."""
 
     task: Any
     workdir: Workdir
     metrics: Metrics
     checkpoints: CheckpointWriter
-    stop: Interruption
+    stop: Event
     state: TrainState
     progress: Progress
 
@@ -207,7 +178,6 @@ class Training:
         """Train to the last step, or until `train.patience` ends.
 
         Raises:
-            UsageError: before the first step, a monitored value that no evaluator measures.
             DivergedError: a loss or a gradient that is not finite; earlier checkpoints stay.
             Stopped: by a signal, after the state was saved.
         """
@@ -215,9 +185,6 @@ class Training:
         read_batch, first = self.learner.batch_reader(batches), self.step
         options = {"unit": "step", "mininterval": 0.5, "disable": jax.process_index() > 0}
         with tqdm(total=config.steps, initial=self.step, **options) as bar:
-            if not losses and config.monitor not in MONITORED:
-                # An unknown name ends the run before its first step.
-                monitored_loss(self.task.validate(self.state.with_ema()), config)
             while not is_finished(self.step, losses, config):
                 batch, _ = read_batch(self.step)
                 self._take_step(batch)
@@ -274,7 +241,7 @@ class Training:
         """Return whether this process asks for a checkpoint, and whether for a stop."""
         minutes = (time.monotonic() - self._saved_at) / 60
         is_due = 0 < self.config.checkpoint_minutes <= minutes
-        return {"save": is_due, "stop": self.stop.requested}
+        return {"save": is_due, "stop": self.stop.is_set()}
 
     def _is_due(self, interval: int) -> bool:
         return self.step % interval == 0 or self.step == self.config.steps
@@ -292,11 +259,10 @@ class Training:
         self._wait_for_step()
         pending, seconds = self.progress.pending, time.perf_counter() - self._row_began
         row = mean_of_steps(pending)
-        devices = [*self.state.step.devices()]
         timed = pending[-self._row_steps :]  # without those before the run was resumed
-        timing = speed(timed, seconds, self.learner.num_parameters, devices)
+        timing = speed(timed, seconds, self.learner.num_parameters)
         self.metrics.write(self.step, "train", row)
-        self.metrics.write_timing(self.step, timing)
+        self.metrics.write(self.step, "timing", timing)
         pending.clear()
         self._row_began, self._row_steps = time.perf_counter(), 0
         return f"loss {row['loss']:.3f}, {timing['tokens_per_second']:,.0f} tokens/s"
@@ -306,11 +272,11 @@ class Training:
         with self._pause():
             measured = self.task.validate(self.state.with_ema())
         loss = monitored_loss(measured, self.config)
-        for name, value in {"loss": measured["loss"], self.config.monitor: loss}.items():
-            if not math.isfinite(value):
-                raise DivergedError(
-                    f"the validation {name} became {value} at step {self.step:,}: {ADVICE}"
-                )
+        if not math.isfinite(loss):
+            name = self.config.monitor
+            raise DivergedError(
+                f"the validation {name} became {loss} at step {self.step:,}: {ADVICE}"
+            )
         self.progress.losses.append((self.step, loss))
         self.metrics.write(self.step, "validation", measured)
 

@@ -1,37 +1,36 @@
-"""A trained run: the state that is measured and used, and its model in Python."""
+"""A trained run: the state that is used, its model in Python, and the warm start from it."""
 
 import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial, reduce
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 from flax import nnx
 
-from experiments.checkpoint import Progress, mean_of_checkpoints, read_newest, saved_steps
+from experiments.checkpoint import Progress, read_checkpoint, read_newest, saved_steps
 from experiments.config import Config
+from experiments.config.build import is_within
 from experiments.config.model import without_own_fields
 from experiments.config.train import MeshPart, TrainPart
 from experiments.data.tokenizers import Tokenizers
-from experiments.errors import UsageError, as_usage_errors, one_of
+from experiments.errors import UsageError, as_usage_errors
 from experiments.learner import TrainState
 from experiments.registry import TASKS
 from experiments.sharding import one_copy
 from experiments.tasks.prediction import Prediction
 from experiments.workdir import Workdir
 
+MOST_NAMED = 3  # parameters that do not match
 Losses = Sequence[tuple[int, float]]  # step and monitored loss of each evaluation, oldest first
 
 
 class Trained(NamedTuple):
-    """A trained model.
-
-    Attributes:
-        state: that is measured and used.
-        seconds: of training.
-        ended: whether the training has ended.
-    """
+    """A state that is measured and used, seconds of training, and whether that has ended."""
 
     state: TrainState
     seconds: float
@@ -41,19 +40,11 @@ class Trained(NamedTuple):
 def restore(workdir: Workdir, task: Any) -> Trained:  # noqa: ANN401 - a task
     """Restore the state of a run that is measured and used, as `chosen`.
 
-    If the run still trains and deletes a checkpoint meanwhile, the newest are read again.
-
     Raises:
         UsageError: the run has no checkpoint yet, or its newest is damaged.
     """
-    while True:
-        steps = saved_steps(workdir.checkpoints)
-        newest, progress = read_newest(workdir.checkpoints, task.learner.abstract_state)
-        try:
-            return chosen(workdir, newest, progress, task.config.train)
-        except UsageError:
-            if saved_steps(workdir.checkpoints)[-1:] == steps[-1:]:
-                raise
+    newest, progress = read_newest(workdir.checkpoints, task.learner.abstract_state)
+    return chosen(workdir, newest, progress, task.config.train)
 
 
 def chosen(workdir: Workdir, newest: TrainState, progress: Progress, train: TrainPart) -> Trained:
@@ -61,15 +52,26 @@ def chosen(workdir: Workdir, newest: TrainState, progress: Progress, train: Trai
 
     With `train.patience`, it is that of the checkpoint with the lowest validation loss, if one was
     measured. Its parameters are their moving average, or the mean of those of the last
-    `train.average` checkpoints up to there.
+    `train.average` checkpoints up to there (Vaswani et al. 2017, section 6.1).
 
     Raises:
-        UsageError: as `mean_of_checkpoints`.
+        UsageError: a checkpoint cannot be read.
     """
-    losses, every = progress.losses, train.checkpoint_interval
+    losses, every, folder = progress.losses, train.checkpoint_interval, workdir.checkpoints
     last = best_step(losses) if train.patience and losses else int(newest.step)
-    number = min(train.average, math.ceil(last / every))
-    state = mean_of_checkpoints(workdir.checkpoints, newest, number=number, last=last, every=every)
+    earlier = [step for step in saved_steps(folder)[::-1] if step < last and step % every == 0]
+    states = [
+        newest if step == newest.step else read_checkpoint(folder, step, newest)[0]
+        for step in [last, *earlier][: train.average]
+    ]
+    expected = min(train.average, math.ceil(last / every))
+    if len(states) < expected:
+        print(f"the mean is of {len(states)} checkpoints, not of {expected}", file=sys.stderr)
+    state = states[0].with_ema()
+    if len(states) > 1:
+        total = reduce(partial(jax.tree.map, jnp.add), [state.parameters for state in states])
+        mean = jax.tree.map(lambda leaf: leaf / len(states), total)
+        state = state._replace(parameters=mean)
     return Trained(state, progress.seconds, is_finished(int(newest.step), losses, train))
 
 
@@ -85,24 +87,13 @@ def best_step(losses: Losses) -> int:
 
 
 def monitored_loss(measured: Mapping[str, float], train: TrainPart) -> float:
-    """Return the value of the validation split that training follows, negated if higher is better.
-
-    Raises:
-        UsageError: there is no such value.
-    """
-    with as_usage_errors():
-        one_of("train.monitor", train.monitor, tuple(measured))
+    """Return the validation value that training follows, negated if higher is better."""
     return measured[train.monitor] * (1 if train.is_lower_better else -1)
 
 
 @dataclass(frozen=True)
 class Run:
-    """A trained run.
-
-    Attributes:
-        task: of the run.
-        state: of the training, whose parameters are used.
-    """
+    """A trained run: its task, and the state whose parameters are used."""
 
     task: Any
     state: TrainState
@@ -168,3 +159,53 @@ class Run:
         from attention.weights import save
 
         save(self.model, folder, config=without_own_fields(self.config.model))
+
+
+def parameters_to_start_from(task: Any, cache: Path) -> dict[tuple[Any, ...], Any]:  # noqa: ANN401 - a task
+    """Return the arrays in `train.start_from`, without those of `start_except`, by their paths.
+
+    Raises:
+        UsageError: a folder without a trained model, or a model of another shape; it names the
+            first parameters that differ.
+    """
+    train = task.config.train
+    there = dict(nnx.to_flat_state(_parameters(Path(train.start_from), cache, task.config.mesh)))
+    here = {
+        path: variable.shape
+        for path, variable in nnx.to_flat_state(task.learner.abstract_state.parameters)
+        if not is_within(".".join(map(str, path)), train.start_except)
+    }
+    differing = [
+        f"{'.'.join(map(str, path))} "
+        f"({there[path].shape if path in there else 'missing'} there, {shape} here)"
+        for path, shape in here.items()
+        if path not in there or there[path].shape != shape
+    ]
+    if differing:
+        raise UsageError(
+            f"the model of train.start_from={train.start_from} is another one: "
+            f"{', '.join(differing[:MOST_NAMED])}; {len(differing)} parameters differ, and "
+            "train.start_except names parts that are not taken from there"
+        )
+    return {path: there[path][...] for path in here}
+
+
+def _parameters(folder: Path, cache: Path, mesh: MeshPart) -> nnx.State:
+    """Return the parameters in a folder; those of a run are restored onto this mesh."""
+    run = Workdir(folder)
+    if run.checkpoints.is_dir():
+        config = replace(Config.read(run.load_config().to_dict()), mesh=mesh)
+        return restore(run, TASKS[config.task].load(config, run, cache)).state.parameters
+    try:
+        from attention.weights import load
+
+        with as_usage_errors("train.start_from: "):
+            model = load(folder)
+    except ModuleNotFoundError as error:
+        raise UsageError('released weights need an extra: pip install ".[weights]"') from error
+    except FileNotFoundError as error:
+        raise UsageError(
+            f"train.start_from={folder} contains neither a trained run nor released weights"
+        ) from error
+    print(f"the tokens of {folder} are taken to be those of the data")
+    return nnx.state(model)

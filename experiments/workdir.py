@@ -3,11 +3,13 @@
 import fcntl
 import json
 import os
+import shlex
+import subprocess
 import sys
-import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,9 @@ from ml_collections import ConfigDict
 
 from experiments.config import Config
 from experiments.config.build import as_config_dict, as_tree, differences, flat, in_lines, is_within
-from experiments.config.files import is_imported
+from experiments.config.files import REPOSITORY, is_imported
 from experiments.config.train import MeshPart
+from experiments.devices import environment
 from experiments.errors import UsageError
 from experiments.files import (
     PART,
@@ -42,16 +45,8 @@ CHANGEABLE = (
     *MESH,
 )
 # Fields of files that are read again, and their types.
-RESULTS = {
-    "step": int,
-    "ended": bool | None,
-    "training_seconds": float,
-    "parameters": int,
-    "splits": dict,
-    "decoding": dict | None,
-}
+RESULTS = {"step": int, "training_seconds": float, "parameters": int, "splits": dict}
 HYPOTHESIS = "source", "reference", "hypothesis"
-START = {"command": str, "commit": str, "machine": str, "date": str | None}
 # Files that training appends to. A checkpoint contains their lengths.
 GROWING = "metrics.jsonl", "timing.jsonl", "samples.txt"
 
@@ -77,8 +72,7 @@ class Workdir:
         """Write the configuration of a new run, or compare it with that of the run in the folder.
 
         The fields in `CHANGEABLE` may differ: config.json then contains the new values, and
-        changes.jsonl the time, the step and both values of each. The data may be elsewhere, but
-        must be the same: see `save_fingerprints`.
+        changes.jsonl the time, the step and both values of each.
 
         Raises:
             UsageError: the folder contains a run of another configuration, or other files, or the
@@ -93,11 +87,9 @@ class Workdir:
             self.path.is_dir() and all(path.name.endswith(PART) for path in self.path.iterdir())
         ):
             raise UsageError(f"{self.path} exists and is not a run: choose another --workdir")
-        try:
+        with named_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-            write_whole(self.config, config.to_json(indent=2) + "\n")
-        except OSError as error:
-            raise UsageError(f"{self.path} cannot be written: {error.strerror}") from error
+        write_whole(self.config, config.to_json(indent=2) + "\n")
 
     def _change_config(self, trained: ConfigDict, config: Config | ConfigDict) -> None:
         """Store and record the fields of `CHANGEABLE` in which `config` differs from the run."""
@@ -112,15 +104,11 @@ class Workdir:
             )
         trained.update_from_flattened_dict({name: here[name] for name in changed})
         with self.lock():
-            when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+            when = datetime.now(UTC).isoformat(timespec="seconds")
             values = {name: [there[name], here[name]] for name in changed}
             row = {"time": when, "step": step, "changed": values}
             append(self.changes, json.dumps(row) + "\n")
             write_whole(self.config, trained.to_json(indent=2) + "\n")
-
-    def load_changes(self) -> list[dict[str, Any]]:
-        """Read the changes of the configuration, the oldest first."""
-        return read_json_lines(self.changes, {"changed": dict}) if self.changes.exists() else []
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -133,11 +121,11 @@ class Workdir:
         try:
             try:
                 fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until it is closed
-            except BlockingIOError:
+            except BlockingIOError as error:
                 raise UsageError(
                     f"{self.path} is being trained by another process: let it end, or choose "
                     "another --workdir"
-                ) from None
+                ) from error
             yield
         finally:
             os.close(folder)
@@ -184,25 +172,15 @@ class Workdir:
     def as_trained(self, config: Config, *, other_data: bool = False) -> Config:
         """Return `config` with the training of the run, for use of the trained model.
 
-        Decoding, `data.path` and the fields of `CHANGEABLE` may differ from those of the run.
-
-        Args:
-            config: that may differ from that of the run.
-            other_data: whether its data may be any of the same kind.
+        Decoding, `data.path` and the fields of `CHANGEABLE` may differ from those of the run, and
+        with `other_data` all fields of the data.
 
         Raises:
             UsageError: the run has another configuration, or no checkpoint yet.
         """
         but = ["decoding", *IGNORED_WHEN_COMPARING_CONFIGS, *CHANGEABLE]
         if other_data:
-            there, here = self.load_config().data.name, config.data.name
-            if there != here:
-                raise UsageError(
-                    f"{self.path} was trained on data.name={there!r} and is measured on data of "
-                    f"the same name alone, got {here!r}: convert the files, and name them by the "
-                    f"fields of data.name={there!r}"
-                )
-            but += [f"data.{name}" for name in as_tree(config.data)]
+            but += [f"data.{name}" for name in as_tree(config.data) if name != "name"]
         trained = self.check_same(config, but=but)
         if not self.checkpoints.exists():
             raise UsageError(f"{self.path} has no checkpoint yet: train it first")
@@ -210,15 +188,6 @@ class Workdir:
 
     def save_fingerprints(self, texts: Mapping[str, str]) -> None:
         """Store the fingerprint of each split, which must equal that stored before.
-
-        Raises:
-            UsageError: as `check_fingerprints`.
-        """
-        known = self.check_fingerprints(texts)
-        write_whole(self.fingerprints, json.dumps(known | dict(texts), indent=2) + "\n")
-
-    def check_fingerprints(self, texts: Mapping[str, str]) -> dict[str, str]:
-        """Return the stored fingerprints, after a check that these equal those of the same splits.
 
         Raises:
             UsageError: another text, or a damaged file.
@@ -230,10 +199,10 @@ class Workdir:
                     f"the {split} split is another text than {self.path} has read: name the place "
                     "of that one by data.path"
                 )
-        return known
+        write_whole(self.fingerprints, json.dumps(known | dict(texts), indent=2) + "\n")
 
     def load_fingerprints(self) -> dict[str, str]:
-        """Return the fingerprints of the splits that the run has read."""
+        """Return the fingerprint of each split that the run has read."""
         return read_json(self.fingerprints, {}) if self.fingerprints.exists() else {}
 
     def lengths(self) -> dict[str, int]:
@@ -242,16 +211,10 @@ class Workdir:
         return {path.name: path.stat().st_size for path in paths if path.exists()}
 
     def truncate(self, lengths: Mapping[str, int]) -> None:
-        """Drop what was appended to the files that grow in training after they had these lengths.
-
-        A file that is shorter has lost a part, which is reported on standard error.
-        """
+        """Drop what was appended to the files that grow in training since these lengths."""
         for name, size in self.lengths().items():
             if size > lengths.get(name, 0):
-                with named_errors(self.path / name):
-                    os.truncate(self.path / name, lengths.get(name, 0))
-        for name in [name for name, size in lengths.items() if self.lengths().get(name, 0) < size]:
-            print(f"{self.path / name} has lost rows of earlier steps", file=sys.stderr)
+                os.truncate(self.path / name, lengths.get(name, 0))
 
     def load_results(self) -> dict[str, Any]:
         """Read the results.
@@ -263,33 +226,56 @@ class Workdir:
             raise UsageError(
                 f"{self.path} has no results yet: --mode=evaluate --workdir={self.path} makes them"
             )
-        results = read_json(self.results, RESULTS)
-        if not all(isinstance(scores, dict) for scores in results["splits"].values()):
-            raise UsageError(f"{self.results} cannot be read: its splits have no scores")
-        return results
+        return read_json(self.results, RESULTS)
 
     def save_hypotheses(self, split: str, rows: Iterable[tuple[str, str, str]]) -> None:
         """Write source, reference and hypothesis of each example of a split, as JSON lines."""
         lines = (
             json.dumps(dict(zip(HYPOTHESIS, row, strict=True)), ensure_ascii=False) for row in rows
         )
-        write_whole(self._hypotheses(split), "".join(f"{line}\n" for line in lines))
+        path = self.path / f"hypotheses.{split}.jsonl"
+        write_whole(path, "".join(f"{line}\n" for line in lines))
 
     def load_hypotheses(self, split: str) -> list[str]:
         """Read the hypotheses that `save_hypotheses` wrote."""
-        rows = read_json_lines(self._hypotheses(split), dict.fromkeys(HYPOTHESIS, str))
+        path = self.path / f"hypotheses.{split}.jsonl"
+        rows = read_json_lines(path, dict.fromkeys(HYPOTHESIS, str))
         return [row["hypothesis"] for row in rows]
 
-    def _hypotheses(self, split: str) -> Path:
-        return self.path / f"hypotheses.{split}.jsonl"
+    def add_start(self) -> None:
+        """Append the origin of a start of the training, unless it equals the one before."""
+        starts = self.starts.read_text().splitlines() if self.starts.exists() else []
+        if starts[-1:] != [start := json.dumps(origin())]:
+            write_whole(self.starts, "".join(f"{line}\n" for line in (*starts, start)))
 
-    def add_start(self, start: Mapping[str, str]) -> None:
-        """Append the origin of a start, unless it equals the one before."""
-        starts = self.load_starts()
-        if starts[-1:] != [start]:
-            lines = [json.dumps(row) + "\n" for row in (*starts, start)]
-            write_whole(self.starts, "".join(lines))
 
-    def load_starts(self) -> list[dict[str, str]]:
-        """Read the starts of the training, the oldest first."""
-        return read_json_lines(self.starts, START) if self.starts.exists() else []
+def origin() -> dict[str, str]:
+    """Return the command of this process, the commit of this code, this machine and the date."""
+    where = environment()
+    return {
+        "command": shlex.join(["python", *map(_without_folders, sys.argv)]),
+        "commit": _commit(),
+        "machine": f"{where['device']}, {where['cores']} cores, jax {where['jax']}",
+        "date": datetime.now(UTC).date().isoformat(),
+    }
+
+
+def _without_folders(argument: str) -> str:
+    """Return an argument of a command without the folders of this machine that a path is in."""
+    flag, equals, value = argument.rpartition("=")
+    path = Path(value)
+    if path.is_absolute():
+        is_own = path.is_relative_to(REPOSITORY)
+        value = str(path.relative_to(REPOSITORY)) if is_own else path.name
+    return f"{flag}{equals}{value}"
+
+
+def _commit() -> str:
+    """Return the checked-out commit, with a + if files were changed; "unknown" without git."""
+    # A command that ends early, as on a full disk, must not leave a lock in the repository.
+    git = ["git", "--no-optional-locks", "-C", str(REPOSITORY), "describe", "--always", "--dirty=+"]
+    try:
+        describe = [*git, "--exclude=*"]
+        return subprocess.run(describe, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"

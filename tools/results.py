@@ -39,9 +39,17 @@ from experiments.config.build import flat
 from experiments.config.files import DEFAULT, config_files, load_config
 from experiments.errors import UsageError, nearest
 from experiments.files import read_json, read_json_lines
-from experiments.records import Run, format_score, markdown_table, read_runs, score_label
+from experiments.records import (
+    NOT_SHOWN,
+    SHOWN,
+    Run,
+    format_score,
+    line_of,
+    markdown_table,
+    read_runs,
+    score_label,
+)
 from experiments.registry import TASKS
-from experiments.results import NOT_SHOWN, SHOWN, line_of
 from experiments.workdir import CHANGEABLE, Workdir
 
 DOCUMENTS = ("README.md", "docs/**/*.md", "experiments/RESULTS.md")

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from experiments.benchmarks.cases import HEAD_WIDTH, NUM_HEADS
 from experiments.errors import UsageError
 from experiments.files import write_whole
-from experiments.origin import origin
 from experiments.records import markdown_table
+from experiments.workdir import origin
 
 PACKAGES = "flax", "torch", "tokamax", "ctranslate2"
 Record = Mapping[str, Any]  # field → JSON

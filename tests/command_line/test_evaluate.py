@@ -54,17 +54,6 @@ def test_evaluate_needs_only_the_workdir(own, run_command, read):
     assert sorted(read) == ["compositional", "longer", "test"]
 
 
-def test_invalid_split_is_a_usage_error(evaluated, run_command):
-    before = (evaluated / "results.json").read_text()
-    status, _, error = run_command("--mode=evaluate", "--split=longr", workdir=evaluated)
-    assert (status, error) == (
-        2,
-        "run.py: --split must be one of train, validation, test, compositional, longer, got "
-        "'longr'; did you mean 'longer'?\n",
-    )
-    assert (evaluated / "results.json").read_text() == before
-
-
 def test_scores_are_added_with_their_settings(place, own, run_command, read):
     results = own / "results.json"
     before = json.loads(results.read_text())
@@ -92,14 +81,10 @@ def test_scores_are_added_with_their_settings(place, own, run_command, read):
 def test_damaged_results_raise_before_evaluation(own, run_command):
     results, hypotheses = own / "results.json", own / "hypotheses.longer.jsonl"
     written = hypotheses.stat().st_mtime_ns
-    for text, reason in (
-        ('{"a', "Unterminated string"),
-        ("[]", "it is []"),
-        ('{"step": 7, "training_seconds": "long"}', "its training_seconds is 'long'"),
-    ):
+    for text in ('{"a', "[]", '{"step": 7, "training_seconds": "long"}'):
         results.write_text(text)
         status, _, error = run_command("--mode=evaluate", "--split=longer", workdir=own)
-        assert (status, f"{results} cannot be read: {reason}" in error) == (2, True)
+        assert (status, f"{results} cannot be read: " in error) == (2, True)
     assert hypotheses.stat().st_mtime_ns == written
 
 
@@ -126,26 +111,13 @@ class TestOtherData:
         there = here.rename(here.with_name("there"))
         assert "embedding tokens" in run_command("--mode=describe", workdir=measured)[1]
         status, _, error = run_command("--mode=evaluate", workdir=measured)
-        assert (status, f"data.path={here} has no test_2016.en" in error) == (2, True)
+        assert (status, "data.path" in error) == (2, True), error
         (there / "train.en").unlink()  # it is not read
         new = f"--config.data.path={there}"
         assert run_command("--mode=evaluate", new, workdir=measured)[0] == 0
         assert json.loads((measured / "results.json").read_text()) == before
 
-    def test_changed_data_is_refused(self, made, here, run_command):
-        (here / "test_2016.de").write_text("ein\nanderer\ntext\n")
-        before = (made / "texts.json").read_text()
-        sentence = (
-            f"run.py: the test split is another text than {made} has read: name the place of "
-            "that one by data.path\n"
-        )
-        assert run_command("--mode=evaluate", workdir=made)[::2] == (2, sentence)
-        there = here.rename(here.with_name("there"))
-        train = run_command(f"--config.data.path={there}", workdir=made)
-        assert train[::2] == (2, sentence)
-        assert before == (made / "texts.json").read_text()
-
-    def test_other_files_have_a_result_of_their_own(self, measured, here, run_command, tmp_path):
+    def test_other_files_have_a_result_of_their_own(self, measured, here, run_command):
         before = json.loads((measured / "results.json").read_text())
         hypotheses = (measured / "hypotheses.test.jsonl").read_bytes()
         for language in ("en", "de"):
@@ -160,11 +132,6 @@ class TestOtherData:
         assert scores["settings"] == {"data.files.test": "dialogue"}
         assert [row["source"] for row in read_rows(measured, "test@dialogue")] == ["eins", "zwei"]
         assert (measured / "hypotheses.test.jsonl").read_bytes() == hypotheses
-        other = shutil.copytree(measured, tmp_path / "other")
-        status, _, error = run_command(*flags, f"--against={other}", workdir=measured)
-        assert (status, error) == (0, "")
-        scores = json.loads((measured / "results.json").read_text())["splits"]["test@dialogue"]
-        assert scores["against"]["p"] == 1
 
     def test_other_texts_of_one_name_have_results_of_their_own(
         self, measured, here, run_command, tmp_path, monkeypatch
@@ -217,11 +184,8 @@ def test_comparison_with_another_run(place, own, run_command, other):
     p = paired_bootstrap(*systems, [pair.target for pair in pairs])
     assert (status, p < 1) == (0, True)
     bleu = scores["bleu"]
-    assert scores["against"] == {"workdir": str(other), "bleu": bleu, "p": p, "decoding": {}}
-    assert f"against {other}: BLEU {bleu:.2f}, p = {p:.3f} that chance" in output
-    assert "it ignores the variance between seeds" in output
-    beams = run_command(*LONGER, "--config.decoding.num_beams=2", f"--against={other}", workdir=own)
-    assert f"against {other} (decoding: num_beams=1): BLEU " in beams[1]
+    assert scores["against"] == {"workdir": str(other), "bleu": bleu, "p": p}
+    assert f"against {other} BLEU {bleu:6.2f}   p {p:.3f} (paired bootstrap" in output
 
 
 def test_runs_that_cannot_be_compared(evaluated, run_command, other):
@@ -239,11 +203,6 @@ def test_runs_that_cannot_be_compared(evaluated, run_command, other):
         f"--split=longer --workdir={other} measures its own\n"
     )
     (other / "texts.json").write_text('{"longer": "another"}')
-    assert refused() == sentence
-    shutil.copy(evaluated / "texts.json", other)
-    results = json.loads((other / "results.json").read_text())
-    results["splits"] = {"longer": {"tok_bleu": 1.0}}
-    (other / "results.json").write_text(json.dumps(results))
     assert refused() == sentence
     (other / "results.json").unlink()
     assert f"{other} has no results yet: --mode=evaluate" in refused()

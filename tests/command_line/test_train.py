@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,14 +10,10 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.checkpoint import digests, saved_steps
-from experiments.data.pipeline import ShuffledBatches
-from experiments.files import read_json_lines
+from experiments.checkpoint import saved_steps
 from experiments.metrics import read_metrics
 from experiments.registry import TASKS
-from experiments.tasks.translation import Translation
-from experiments.trained import restore
-from experiments.warm_start import parameters_to_start_from
+from experiments.trained import parameters_to_start_from, restore
 from experiments.workdir import Workdir
 from tests.command_line.command import TINY, config_of, train
 
@@ -38,15 +33,6 @@ def trained(place, compile_once):
 def own(place, tmp_path):
     """Return a copy of the tiny run that a test may change."""
     return Path(shutil.copytree(place / "tiny", tmp_path / "own"))
-
-
-def restored(workdir, config):
-    return restore(workdir, TASKS["translation"].load(config, workdir, workdir.path)).state
-
-
-def final_state(place, workdir):
-    workdir = Workdir(place / workdir)
-    return restored(workdir, config_of(workdir.path))
 
 
 def measured(place, workdir):
@@ -82,60 +68,8 @@ def test_workdir_contains_everything(place, trained):
         assert {"exact_match", "accuracy", "bleu", "bleu_signature", "nll"} <= scores.keys()
         hypotheses = (place / "tiny" / f"hypotheses.{split}.jsonl").read_text().splitlines()
         assert len(hypotheses) == scores["sentences"] == 20
-    assert (place / "tiny" / "samples.txt").read_text().count("step ") == 2
-    rows = read_metrics(place / "tiny")
-    assert [row["step"] for row in rows if row["split"] == "validation"] == [4, 8, 12, 16, 20]
-    trained = [row for row in rows if row["split"] == "train"]
+    trained = [row for row in read_metrics(place / "tiny") if row["split"] == "train"]
     assert trained[-1]["nll"] < trained[0]["nll"]
-    assert (
-        trained[0]["learning_rate"] > trained[-1]["learning_rate"] > 0 < trained[0]["gradient_norm"]
-    )
-    timing = read_json_lines(place / "tiny" / "timing.jsonl", {"step": int})
-    assert [row["step"] for row in timing] == [4, 8, 10, 12, 16, 20]
-
-
-def test_finished_run_is_evaluated_and_not_trained(place, run_command):
-    before = (place / "tiny" / "metrics.jsonl").read_text()
-    status, output, _ = run_command(*TINY)
-    assert (status, "exact match" in output) == (0, True)
-    assert (place / "tiny" / "metrics.jsonl").read_text() == before
-
-
-@pytest.mark.usefixtures("echoing")
-def test_stopped_run_continues_to_the_bit(place, run_command, monkeypatch):
-    """A signal in step 15, and one in the evaluation of step 16."""
-    with monkeypatch.context() as patch:
-        _signal_in(patch, ShuffledBatches, "__getitem__", lambda _, step: step == 14)
-        status, _, error = run_command(*TINY, workdir="stopped")
-        assert (status, error.splitlines()[-1]) == (
-            0,
-            "run.py: stopped at step 15 of 20: the same command continues",
-        )
-        assert error.count("a second signal ends the process at once\n") == 1
-    with monkeypatch.context() as patch:
-        _signal_in(patch, Translation, "validate", lambda _, state: state.step == 16)
-        status, _, error = run_command(*TINY, workdir="stopped")
-        assert (status, "stopped at step 16 of 20" in error) == (0, True)
-    assert {path.name for path in (place / "stopped" / "checkpoints").iterdir()} == {
-        "10",
-        "15",
-        "16",
-    }
-    assert run_command(*TINY, workdir="stopped")[0] == 0
-    assert digests(final_state(place, "stopped")) == digests(final_state(place, "tiny"))
-    assert measured(place, "stopped") == measured(place, "tiny")
-
-
-def _signal_in(patch, owner, name, is_time):
-    """Send SIGTERM to this process in a call of a method."""
-    original = getattr(owner, name)
-
-    def method(*arguments):
-        if is_time(*arguments):
-            signal.raise_signal(signal.SIGTERM)
-        return original(*arguments)
-
-    patch.setattr(owner, name, method)
 
 
 @pytest.mark.usefixtures("echoing")
@@ -167,9 +101,9 @@ def test_warm_start_takes_parameters_and_tokens_of_a_run(place):
     )
     found = parameters_to_start_from(task, place / "cache")
     state = task.learner.initial_state(found)
-    jax.tree.map(
-        np.testing.assert_array_equal, state.parameters, final_state(place, "tiny").parameters
-    )
+    workdir = Workdir(place / "tiny")
+    trained = restore(workdir, TASKS["translation"].load(config, workdir, workdir.path)).state
+    jax.tree.map(np.testing.assert_array_equal, state.parameters, trained.parameters)
     assert int(state.step) == 0
     words = (place / "tiny" / "vocabulary.source.txt").read_bytes()
     assert task.tokenizers.source.as_bytes() == words
@@ -198,33 +132,6 @@ def test_workdir_of_another_config_is_refused(place, run_command):
     assert status == 2
     assert error.endswith("\n  seed: 0 there, 1 here\n")
     assert before == {path: path.stat().st_mtime_ns for path in (place / "tiny").rglob("*")}
-
-
-def test_folder_without_a_run_is_refused(place, run_command):
-    (place / "letters").mkdir()
-    (place / "letters" / "dear.txt").write_text("dear")
-    status, _, error = run_command(*TINY, workdir="letters")
-    assert status == 2
-    assert "exists and is not a run: choose another --workdir" in error
-    assert [path.name for path in (place / "letters").iterdir()] == ["dear.txt"]
-
-
-@pytest.mark.usefixtures("initial_states")
-def test_nonfinite_loss_stops_the_run_without_a_checkpoint(place, run_command):
-    flags = "--config=digits:tiny", "--config.train.learning_rate=1e30"
-    status, _, error = run_command(*flags, workdir="diverged")
-    assert status == 2
-    assert re.search(r"^run.py: the (loss|gradient norm) became (nan|inf) in step ", error, re.M)
-    assert not saved_steps(place / "diverged" / "checkpoints")
-
-
-def test_model_too_short_for_a_split_is_refused_before_training(place, run_command):
-    short = "--config.model.max_length=24", "--config.batch.bucket_lengths=(24,)"
-    status, _, error = run_command(*TINY, *short, "--config.model.num_heads=2", workdir="short")
-    assert status == 2
-    assert "the longer split needs" in error
-    assert re.search("positions, for '.+': raise model.max_length=24$", error.strip())
-    assert not (place / "short" / "metrics.jsonl").exists()
 
 
 def test_damaged_files_are_reported_and_not_overwritten(place, run_command):
@@ -256,7 +163,4 @@ def test_a_sweep_reads_the_files_of_its_runs(place, run_command, tmp_path):
     status, output, error = run_command("--mode=sweep", workdir=tmp_path / "sweep")
     assert (status, error) == (0, "")
     assert "0 of 1 runs have not reached their end" in output
-    (record,) = json.loads((tmp_path / "sweep" / "sweep.json").read_text())
-    assert {"validation", "test", "compositional", "longer"} < {*record["scores"]}
-    assert (record["run"], record["seeds"], record["steps"]) == ("sweep", [0], [20])
-    assert f"| sweep | test | 0 | {record['scores']['test']['loss']['mean']:.3f} |" in output
+    assert re.search(r"\| sweep \| 0 \| .* \| compositional \|", output)

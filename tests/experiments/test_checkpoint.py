@@ -1,7 +1,6 @@
 """Checkpoints: complete or absent, damage is found, and the mean of the last ones."""
 
-import pickle
-import sys
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -9,11 +8,11 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from experiments import checkpoint
 from experiments.checkpoint import (
     CheckpointWriter,
     Progress,
     digests,
-    mean_of_checkpoints,
     read_checkpoint,
     read_newest,
     saved_steps,
@@ -54,11 +53,6 @@ def flip(path, share):
     path.write_bytes(content)
 
 
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory):
-    return write(tmp_path_factory.mktemp("checkpoints"), 1, 2, 4, 7, keep=3)
-
-
 def digest_with(shape, dtype, position=None):
     array = np.zeros(shape, dtype)
     if position is not None:
@@ -66,16 +60,10 @@ def digest_with(shape, dtype, position=None):
     return digests(jnp.asarray(array))[""]
 
 
-@pytest.mark.parametrize(
-    ("shape", "dtype", "positions"),
-    [
-        *[((3, 5), dtype, [*np.ndindex(3, 5)]) for dtype in (bool, np.int8, jnp.bfloat16)],
-        ((7, 100_003), np.uint8, [(0, 0), (3, 50_000), (6, 100_002)]),  # in several blocks
-    ],
-)
-def test_digest_changes_with_every_element(shape, dtype, positions):
-    found = {digest_with(shape, dtype, position) for position in [None, *positions]}
-    assert len(found) == len(positions) + 1
+@pytest.mark.parametrize("dtype", [bool, np.int8, jnp.bfloat16])
+def test_digest_changes_with_every_element(dtype):
+    values = {digest_with((3, 3), dtype, position) for position in [None, *np.ndindex(3, 3)]}
+    assert len(values) == 10
 
 
 @pytest.mark.parametrize("spec", [(), ("data",), (None, "data")])
@@ -91,13 +79,11 @@ def test_state_is_restored_onto_another_sharding(tmp_path):
     whole = state(1)._replace(parameters=parameters)
     with CheckpointWriter(tmp_path) as checkpoints:
         checkpoints.save(jax.device_put(whole, sharding()), Progress())
-    like = jax.eval_shape(lambda: whole)
     weights = jax.ShapeDtypeStruct((2, 3), jnp.float32, sharding=sharding("data"))
-    like = like._replace(parameters=like.parameters | {"weights": weights})
+    like = whole._replace(parameters=parameters | {"weights": weights})
     restored, _ = read_newest(tmp_path, like)
     assert digests(restored) == digests(whole)
     assert restored.parameters["weights"].sharding == sharding("data")
-    assert restored.parameters["bias"].devices() == {jax.devices()[0]}
 
 
 def test_memory_of_a_saved_state_may_be_reused(tmp_path):
@@ -107,29 +93,11 @@ def test_memory_of_a_saved_state_may_be_reused(tmp_path):
         checkpoints.save(state(1)._replace(parameters=large), Progress())
         checkpoints.save(state(2)._replace(parameters=large), Progress())
         jax.block_until_ready(clear(large))
-    shapes = {"weights": jax.ShapeDtypeStruct((2_000_000,), jnp.float32)}
-    restored, _ = read_checkpoint(tmp_path, 2, state(0)._replace(parameters=shapes))
+    zeros = {"weights": jnp.zeros(2_000_000)}
+    restored, _ = read_checkpoint(tmp_path, 2, state(0)._replace(parameters=zeros))
     assert restored.parameters["weights"][-1] == 1_999_999
 
 
-@pytest.mark.parametrize(
-    ("number", "last", "steps"), [(1, 7, [7]), (2, 7, [4, 7]), (4, 7, [2, 4, 7]), (2, 4, [2, 4])]
-)
-def test_mean_of_the_last_checkpoints(saved, number, last, steps, capsys):
-    mean = mean_of_checkpoints(saved, state(7), number=number, last=last, every=1)
-    np.testing.assert_allclose(mean.parameters["weights"], np.arange(3) * np.mean(steps))
-    np.testing.assert_allclose(mean.parameters["bias"], np.mean(np.exp2(steps)))
-    assert int(mean.step) == mean.optimizer["mean"] == last
-    missing = "the mean is of 3 checkpoints, not of 4\n" if number == 4 else ""
-    assert capsys.readouterr().err == missing
-
-
-def test_mean_with_a_missing_best_checkpoint_is_refused(saved):
-    with pytest.raises(UsageError, match="/5 cannot be read"):
-        mean_of_checkpoints(saved, state(7), number=1, last=5, every=1)
-
-
-# After an error, orbax closes the event loop under the reads of other arrays, if they are slower.
 def test_flipped_bit_is_reported_and_the_checkpoint_before_is_read(tmp_path, capsys):
     write(tmp_path, 1, 2)
     (array,) = (tmp_path / "2" / "state" / "d").iterdir()
@@ -166,37 +134,19 @@ def test_folder_that_a_kill_left_is_removed(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "2"]
 
 
-def test_write_error_is_one_sentence(tmp_path, monkeypatch):
-    def save(step, args, force):
-        raise ValueError("RESOURCE_EXHAUSTED: Error writing a file, " + "and why, " * 100)
-
-    with CheckpointWriter(tmp_path) as checkpoints:
-        monkeypatch.setattr(checkpoints._manager, "save", save)
-        with pytest.raises(UsageError, match=r"/3 cannot be written \(RESOURCE_EXHAUSTED: .*…\)$"):
-            checkpoints.save(state(3), Progress())
-
-
 def test_newest_regular_and_best_checkpoints_are_kept(tmp_path):
     write(tmp_path, 10, 20, 23, 30, 33, 34, every=10, keep=2)
     assert saved_steps(tmp_path) == [20, 30, 33, 34]
-    mean = mean_of_checkpoints(tmp_path, state(34), number=2, last=30, every=10)
-    np.testing.assert_allclose(mean.parameters["weights"], np.arange(3) * 25)
     with CheckpointWriter(tmp_path, every=10, keep=1) as checkpoints:
         for step in (40, 50, 60):
             checkpoints.save(state(step), Progress(), best=20)
     assert saved_steps(tmp_path) == [20, 50, 60]
 
 
-def test_restoring_unpickles_nothing(saved):
-    unpickled, active = [], [True]
-
-    def hook(name, arguments):
-        if active and name == "pickle.find_class":
-            unpickled.append(name)
-
-    sys.addaudithook(hook)  # stays until the process ends
-    read_newest(saved, state(0))
-    assert not unpickled
-    pickle.loads(pickle.dumps(TrainState))
-    assert unpickled == ["pickle.find_class"]
-    active.clear()
+def test_full_disk_is_one_sentence(tmp_path, monkeypatch):
+    usage = SimpleNamespace(free=1000)
+    monkeypatch.setattr(checkpoint.shutil, "disk_usage", lambda _: usage)
+    with pytest.raises(UsageError, match=r"/3 cannot be written \(No space left on device\)$"):
+        write(tmp_path, 3)
+    usage.free = 10**9
+    assert saved_steps(write(tmp_path, 3)) == [3]

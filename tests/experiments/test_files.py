@@ -25,12 +25,10 @@ def test_write_to_a_full_disk_names_its_file(tmp_path, full):
     with Metrics(tmp_path, step=0) as metrics:
         full()
         for write in (write_whole, append):
-            with pytest.raises(OSError, match=rf"File too large: '{tmp_path}/file'"):
+            with pytest.raises(UsageError, match=rf"{tmp_path}/file cannot be written: File too"):
                 write(tmp_path / "file", "text")
-        with pytest.raises(OSError, match=r"File too large: '.*/metrics\.jsonl'"):
+        with pytest.raises(UsageError, match=r"/metrics\.jsonl cannot be written: File too large"):
             metrics.write(1, "train", {"loss": 1.0})
-    with pytest.raises(FileNotFoundError, match="no/file"):
-        append(tmp_path / "no" / "file", "text")
 
 
 def test_files_written_at_once_are_whole(tmp_path):
@@ -50,29 +48,22 @@ def test_line_feeds_alone_separate_lines(tmp_path):
 
 
 def test_abandoned_parts_are_removed_after_a_week(tmp_path):
-    (tmp_path / f"folder{PART}" / "inside").mkdir(parents=True)
-    (tmp_path / f"file{PART}").write_text("half")
+    for name, age in ((f"old{PART}", 2 * WEEK), (f"new{PART}", 0), ("file", 2 * WEEK)):
+        (tmp_path / name).write_text("half")
+        os.utime(tmp_path / name, (time.time() - age,) * 2)
     remove_abandoned(tmp_path)
-    assert len([*tmp_path.iterdir()]) == 2
-    for part in tmp_path.iterdir():
-        os.utime(part, (time.time() - 2 * WEEK,) * 2)
-    remove_abandoned(tmp_path)
-    assert not [*tmp_path.iterdir()]
+    assert {path.name for path in tmp_path.iterdir()} == {f"new{PART}", "file"}
 
 
 def test_rows_are_read_without_a_last_line_cut_short_by_a_kill(tmp_path):
-    assert read_metrics(tmp_path) == []
     with Metrics(tmp_path, step=0) as metrics:
-        for step in (1, 2):
-            metrics.write(step, "train", {"loss": 1 / step})
-    path = tmp_path / "metrics.jsonl"
-    path.write_text(path.read_text() + json.dumps({"step": 3})[:-4])
-    expected = [{"step": step, "split": "train", "loss": 1 / step} for step in (1, 2)]
-    assert read_metrics(tmp_path) == expected
+        metrics.write(1, "train", {"loss": 0.5})
+    append(tmp_path / "metrics.jsonl", json.dumps({"step": 3})[:-4])
+    assert read_metrics(tmp_path) == [{"step": 1, "split": "train", "loss": 0.5}]
 
 
 @pytest.mark.parametrize("damaged", ['{"step"', "5", "{}", '{"step": "1", "split": "train"}'])
 def test_another_line_that_cannot_be_read_is_named(tmp_path, damaged):
     (tmp_path / "metrics.jsonl").write_text(f"{damaged}\n")
-    with pytest.raises(UsageError, match=r"metrics\.jsonl, line 1 cannot be read"):
+    with pytest.raises(UsageError, match=r"metrics\.jsonl cannot be read"):
         read_metrics(tmp_path)

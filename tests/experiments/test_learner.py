@@ -6,11 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
-from configs import char_lm, digits, toy_translation
+from configs import char_lm, toy_translation
 from experiments import learner
-from experiments.checkpoint import digests
 from experiments.config import Config
 from experiments.data.examples import EncodedPair
 from experiments.data.packing import pad_batch
@@ -24,9 +22,6 @@ from experiments.data.tokenizers import (
     WordTokenizer,
 )
 from experiments.devices import compiled
-from experiments.learner import Learner
-from experiments.losses import TokenLosses
-from experiments.tasks.classification import Classification
 from experiments.tasks.language_model import LanguageModeling
 from experiments.tasks.translation import Translation
 
@@ -49,19 +44,15 @@ def task(dropout=0.2, mesh=MappingProxyType({}), **changes):
     return Translation(Config.read(config.to_dict()), Tokenizers(LETTERS, LETTERS)).learner
 
 
-def language_task(microbatches=1, mesh=MappingProxyType({}), implementation=None, **changes):
+def language_model(microbatches=1, mesh=MappingProxyType({}), **changes):
     """Return a decoder alone, which compiles in half the time, without dropout."""
     config = char_lm.get_config("tiny")
-    config.model.update({**SMALL, "dropout": 0.0, "implementation": implementation})
+    config.model.update({**SMALL, "dropout": 0.0})
     config.batch.microbatches = microbatches
     config.mesh.update(mesh)
     config.train.update({"warmup_steps": 0, "average": 1, "label_smoothing": 0.1, **changes})
     tokenizers = Tokenizers(CharacterTokenizer.of(["abcdefgh"]), None)
-    return LanguageModeling(Config.read(config.to_dict()), tokenizers)
-
-
-def language_model(*arguments, **changes):
-    return language_task(*arguments, **changes).learner
+    return LanguageModeling(Config.read(config.to_dict()), tokenizers).learner
 
 
 @pytest.fixture(scope="module")
@@ -144,35 +135,6 @@ def test_half_the_precision_learns_in_whole_parameters(at_once):
     _, theirs = at_once.train_step(at_once.initial_state(), WINDOWS)
     assert 0 < abs(ours["nll"] - theirs["nll"]) < 0.01 * theirs["nll"]
     assert {x.dtype for x in jax.tree.leaves(state.parameters)} == {jnp.dtype("float32")}
-
-
-def test_images_are_read_in_half_the_precision_too(tmp_path):
-    config = digits.get_config("tiny")
-    config.train.dtype = "bfloat16"
-    task = Classification.prepare(Config.read(config.to_dict()), tmp_path)
-    batch = task.batches("validation")[0]
-    jaxpr = jax.make_jaxpr(task.learner.train_step)(task.learner.abstract_state, batch)
-    products = [line for line in str(jaxpr).splitlines() if "dot_general" in line]
-    narrow = [line for line in products if "bf16" in line.split("=")[0]]
-    assert len(narrow) > len(products) / 2
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_skipped_step_leaves_the_parameters_as_they_are(value):
-    config = Config.read({"task": "translation", "train": {"skip_nonfinite": 2, "ema": 0.5}})
-    task = Learner(lambda rngs: nnx.Linear(3, 1, rngs=rngs), total, config)
-    state, measured = task.train_step(task.initial_state(), np.ones((2, 3), np.float32))
-    assert measured["skipped"] == 0 and np.isfinite(measured["loss"])
-    before = digests(state)
-    state, measured = task.train_step(state, np.full((2, 3), value, np.float32))
-    assert measured["skipped"] == 1
-    changed = {name for name, digest in digests(state).items() if digest != before[name]}
-    assert not [name for name in changed if "parameters" in name or "inner_state" in name]
-
-
-def total(model, batch, rng):
-    loss = jnp.sum(model(batch))
-    return TokenLosses(loss, loss, loss, jnp.float32(1)), {}
 
 
 def test_the_training_step_lowers_for_every_platform(shared):

@@ -7,7 +7,6 @@ import pytest
 
 import experiments
 from attention.modules import EncoderDecoder
-from experiments.errors import UsageError
 from tests.command_line.command import in_repository, make_untrained
 
 SMALL = {"model.max_length": 16, "batch.bucket_lengths": (16,), "mesh.data": 2}
@@ -51,13 +50,3 @@ def test_saved_run_is_a_checkpoint(run, tmp_path):
     pairs = zip(jax.tree.leaves(loaded), jax.tree.leaves(run.model), strict=True)
     for one, other in pairs:
         np.testing.assert_array_equal(one, other)
-
-
-def test_folder_of_a_run_is_no_checkpoint(folder, tmp_path):
-    weights = pytest.importorskip("attention.weights")
-    with pytest.raises(
-        ValueError, match=r"a trained run is loaded by experiments.load_run\(folder"
-    ):
-        weights.load(folder)
-    with pytest.raises(UsageError, match="holds no run"):
-        experiments.load_run(tmp_path)

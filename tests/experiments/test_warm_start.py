@@ -1,23 +1,19 @@
 """Warm start: parameters by path and shape, and folders that contain none."""
 
-from dataclasses import replace
-from types import SimpleNamespace
-
 import jax
 import numpy as np
 import pytest
 from flax import nnx
 
 from configs import char_lm
-from experiments import learner, warm_start
+from experiments import learner
 from experiments.config import Config
 from experiments.config.files import load_config
 from experiments.config.model import without_own_fields
-from experiments.config.train import MeshPart
 from experiments.devices import compiled
 from experiments.errors import UsageError
 from experiments.registry import TASKS
-from experiments.warm_start import parameters_to_start_from
+from experiments.trained import parameters_to_start_from
 from experiments.workdir import Workdir
 
 
@@ -25,23 +21,6 @@ def task(tmp_path, **train):
     config = char_lm.get_config("tiny")
     config.train.update({"average": 1, "ema": 0.9, **train})
     return TASKS["language_model"].prepare(Config.read(config.to_dict()), tmp_path)
-
-
-def test_a_folder_without_a_model_is_one_sentence(tmp_path):
-    (tmp_path / "empty").mkdir()
-    for name in ("empty", "nowhere"):
-        with pytest.raises(UsageError, match="contains neither a trained run nor released weights"):
-            parameters_to_start_from(task(tmp_path, start_from=str(tmp_path / name)), tmp_path)
-
-
-def test_continued_run_reads_its_own_tokenizers(tmp_path, monkeypatch):
-    first, run = task(tmp_path), Workdir(tmp_path / "run")
-    (run.checkpoints / "20").mkdir(parents=True)
-    first.tokenizers.keep(run.path)
-    monkeypatch.setattr(type(first), "learn_tokenizers", None)
-    config = replace(first.config, train=replace(first.config.train, start_from="moved"))
-    again = TASKS["language_model"].prepare(config, tmp_path, run)
-    assert again.tokenizers.source.as_bytes() == first.tokenizers.source.as_bytes()
 
 
 def test_released_weights_replace_all_but_the_excepted_parts(tmp_path, monkeypatch):
@@ -65,26 +44,9 @@ def test_released_weights_replace_all_but_the_excepted_parts(tmp_path, monkeypat
     assert len({leaf.unsafe_buffer_pointer() for leaf in leaves}) == len(leaves)
 
 
-def test_parameters_of_a_run_are_restored_onto_the_mesh_of_the_task(tmp_path, monkeypatch):
-    """The other run was trained on eight devices, and there are two."""
-    first, run = task(tmp_path), Workdir(tmp_path / "run")
-    run.save_config(replace(first.config, mesh=MeshPart(fsdp=8)))
-    run.checkpoints.mkdir()
-    first.tokenizers.keep(run.path)
-
-    def restore(_, task):
-        assert dict(task.learner.mesh.shape) == {"data": 1, "fsdp": 2, "sequence": 1, "tensor": 1}
-        state = nnx.state(task.model(nnx.Rngs(7)))
-        return SimpleNamespace(state=SimpleNamespace(parameters=state))
-
-    monkeypatch.setattr(warm_start, "restore", restore)
-    with jax.numpy_dtype_promotion("standard"):
-        other = task(tmp_path, start_from=str(run.path))
-        other.config = replace(other.config, mesh=MeshPart(fsdp=2))
-        assert parameters_to_start_from(other, tmp_path)
-
-
-def test_a_run_with_vocabularies_of_another_kind_is_named(tmp_path):
+def test_folders_without_a_fitting_model(tmp_path):
+    with pytest.raises(UsageError, match="contains neither a trained run nor released weights"):
+        parameters_to_start_from(task(tmp_path, start_from=str(tmp_path / "nowhere")), tmp_path)
     other = Workdir(tmp_path / "other")
     other.save_config(load_config("digits:tiny"))
     other.checkpoints.mkdir()

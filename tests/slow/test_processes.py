@@ -146,30 +146,3 @@ def test_processes_that_read_other_data_are_refused(place):
         message = "process 1 reads other digits data than process 0: give all the same files"
         assert message in read_log(place, "other_data", rank)
     assert not (place / "other_data").exists()
-
-
-@pytest.mark.parametrize(
-    ("folders", "message"),
-    [
-        (("here/run", "there/run"), "process 1 has another folder"),
-        (("here/run", "here/other"), "process 1 has another --workdir or another config than"),
-    ],
-)
-def test_processes_without_a_common_workdir_are_refused(place, folders, message):
-    own = (
-        "import sys, jax, run, experiments.processes as processes\n"
-        "from pathlib import Path\n"
-        "from experiments.workdir import Workdir\n"
-        "shared = processes.own_workdir\n"
-        f"folders = {folders}\n"
-        "def each(workdir, config):\n"
-        "  path = workdir.path.parent / folders[jax.process_index()]\n"
-        "  path.parent.mkdir(exist_ok=True)\n"
-        "  return shared(Workdir(path), config)\n"
-        "processes.own_workdir = each"
-    )
-    workdir = folders[1].replace("/", ".")
-    assert ended(train_together(place, workdir, 2, (MESH,), own)) == [2, 2]
-    for rank in range(2):
-        assert message in read_log(place, workdir, rank)
-    assert not (place / folders[0]).exists()

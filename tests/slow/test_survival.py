@@ -1,6 +1,5 @@
 """Kills, signals, flipped bits and a full disk: a continued run equals the unbroken one."""
 
-import gc
 import json
 import os
 import random
@@ -8,15 +7,12 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from itertools import count
 
-import jax
 import pytest
 
-from experiments.checkpoint import CheckpointWriter, Progress, digests, read_newest
-from experiments.trained import restore
+from experiments.checkpoint import saved_steps
 from tests.child import forked, train
 
 pytestmark = pytest.mark.slow
@@ -64,7 +60,7 @@ def ended(process, timeout=900):
 def content(workdir):
     """Return what equal runs have in common: the bytes of files, and the digests of the state."""
     files = {name: (workdir / name).read_bytes() for name in COMPARED}
-    newest = max(int(path.name) for path in (workdir / "checkpoints").iterdir())
+    newest = saved_steps(workdir / "checkpoints")[-1]
     saved = json.loads((workdir / "checkpoints" / str(newest) / "progress/metadata").read_text())
     losses = [*map(tuple, saved["progress"]["losses"])]
     return files | {"digests": saved["digests"], "losses": losses}
@@ -127,66 +123,19 @@ def test_stopped_runs_equal_the_unbroken_run(place, start, unbroken, number):
         assert content(place / name) == expected
 
 
-def test_stop_while_a_program_is_compiled(place, start, unbroken):
-    patch = "import jax; jax.config.update('jax_enable_compilation_cache', False)"
-    process, log = start("compiling", patch=patch), place / "compiling.txt"
-    while not log.exists() or b"0/30 [" not in log.read_bytes():
-        time.sleep(0.001)
-    os.kill(process.pid, signal.SIGTERM)
-    assert ended(process) == 0
-    assert "stopped at step 1 of 30" in log.read_text()
-    assert ended(start("compiling")) == 0
-    assert content(place / "compiling") == unbroken[0]
-
-
-@pytest.fixture(scope="module")
-def saved(place, unbroken, tmp_path_factory):
-    """Two checkpoints of a run, and the shapes of its state."""
-    from experiments.config import Config
-    from experiments.registry import TASKS
-    from experiments.workdir import Workdir
-
-    workdir = Workdir(place / "unbroken")
-    config = Config.read(workdir.load_config().to_dict())
-    with jax.numpy_dtype_promotion("standard"):
-        task = TASKS[config.task].load(config, workdir, place / "cache")
-        state = restore(workdir, task).state
-    folder = tmp_path_factory.mktemp("flips")
-    with CheckpointWriter(folder) as checkpoints:
-        for step in (1, 2):
-            state = state._replace(step=jax.numpy.int32(step))
-            checkpoints.save(state, Progress(losses=[[4, 1.5]]))
-    return folder, state
-
-
-def files_in(folder):
-    return sorted(path for path in folder.rglob("*") if path.is_file())
-
-
-def test_flipped_bit_in_any_file_is_reported_or_harmless(saved, capsys, monkeypatch):
-    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)  # as `run.silence_threads`
-    folder, state = saved
-    chance, harmless, arrays = random.Random(0), set(), set()
-    files = sorted(path for path in (folder / "2").rglob("*") if path.is_file())
-    for path in files:
-        before = path.read_bytes()
-        for _ in range(20 if before else 0):
-            damaged = bytearray(before)
-            damaged[chance.randrange(len(before))] ^= 1 << chance.randrange(8)
-            path.write_bytes(damaged)
-            restored, progress = read_newest(folder, state)
-            error = capsys.readouterr().err
-            assert progress == Progress(losses=[[4, 1.5]])
-            assert digests(restored._replace(step=state.step)) == digests(state)
-            if int(restored.step) == 2:
-                harmless.add(path.relative_to(folder))
-                continue
-            assert error.startswith(f"the checkpoint {folder / '2'} cannot be read (")
-            assert error.endswith("): the one of step 1 is used\n") and error.count("\n") == 1
-            arrays.update(re.findall(r"\(its array (\S+) is not what was saved\)", error))
-        path.write_bytes(before)
-    gc.collect()
-    assert arrays and harmless < {path.relative_to(folder) for path in files}
+def test_flipped_bit_in_any_file_is_reported_or_harmless(place, start, unbroken):
+    """A continued run equals the unbroken one, whichever file of its newest checkpoint changes."""
+    run, chance = place / "flipped", random.Random(0)
+    newest = place / "unbroken" / "checkpoints" / "30"
+    for path in sorted(path for path in newest.rglob("*") if path.is_file()):
+        shutil.rmtree(run, ignore_errors=True)
+        shutil.copytree(place / "unbroken", run)
+        damaged = bytearray(path.read_bytes() or b" ")
+        damaged[chance.randrange(len(damaged))] ^= 1 << chance.randrange(8)
+        (run / path.relative_to(place / "unbroken")).write_bytes(damaged)
+        assert ended(start("flipped")) == 0, (place / "flipped.txt").read_text()
+        assert content(run) == unbroken[0]
+    assert "/30 cannot be read (" in (place / "flipped.txt").read_text()
 
 
 def test_full_disk_is_one_sentence_and_the_run_continues(place, start, unbroken):
@@ -207,7 +156,7 @@ def test_full_disk_is_one_sentence_and_the_run_continues(place, start, unbroken)
             assert ended(start("disk/run")) == 2, log.read_text()
             sentences = [line for line in LINES.split(log.read_text()) if "run.py: " in line]
             assert len(sentences) == 1 and "No space left on device" in sentences[0]
-            assert "Traceback" not in log.read_text()
+            assert "Traceback" not in log.read_text() and "Error" not in log.read_text()
         filler.unlink()
         assert ended(start("disk/run")) == 0
         assert content(disk / "run") == unbroken[0]
