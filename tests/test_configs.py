@@ -122,7 +122,7 @@ def test_the_card_contains_command_hardware_time_and_score(name):
 @pytest.mark.parametrize("name", LAUNCHABLE)
 def test_full_form_is_valid_and_has_the_fields_of_the_tiny_form(name):
     config = load(name, FORMS.get(name, ""))
-    with_fields(config, ())
+    with_fields(config, {})
     if config.task not in TASKS:
         _, module = OTHER_TASKS[config.task]
         getattr(importlib.import_module(module), "check", lambda _: None)(config)

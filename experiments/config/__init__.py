@@ -36,7 +36,7 @@ class Config(Part):
     seed: int = option(0, least=0, below=2**32)
     architecture: str = "transformer"
     data: Any
-    text: data.TextPart | None = None
+    text: data.TextPart | None = field(default=None, metadata={"part": True})
     batch: Any
     mesh: MeshPart = field(default_factory=MeshPart)
     model: Any

@@ -83,7 +83,7 @@ class DecoderModel(EncoderDecoderModel):
     """
 
     UNREAD: ClassVar[frozenset[str]] = _OTHERS | {"encoder_layers", "cross_attention"}
-    experts: ExpertsPart | None = None
+    experts: ExpertsPart | None = field(default=None, metadata={"part": True})
 
 
 @dataclass(frozen=True, kw_only=True)
