@@ -1,7 +1,5 @@
 """Lines from a pipe: all that have come, each once, however they were cut on their way."""
 
-import io
-
 from experiments.predict import lines_as_they_come
 
 
@@ -40,12 +38,6 @@ def test_byte_order_mark_at_the_beginning():
         ["one", f"{mark}two"],
         [mark],
     ]
-
-
-def test_long_line_is_read_whole():
-    line = b"a" * 200_000
-    stream = io.TextIOWrapper(io.BytesIO(line + b"\nb"))
-    assert [*lines_as_they_come(stream)] == [[line.decode()], ["b"]]
 
 
 def test_a_person_is_asked_each_time(capsys):

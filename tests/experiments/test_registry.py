@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.registry import DATASETS, TASKS, Registry
+from experiments.registry import DATASETS, Registry
 
 
 def test_a_decorator_adds_an_entry():
@@ -15,11 +15,6 @@ def test_a_decorator_adds_an_entry():
     assert registry["new"] is New and [*registry] == ["new"]
     with pytest.raises(ValueError, match="field='new' is registered already"):
         registry("new")
-
-
-def test_unknown_name_raises_with_the_nearest():
-    with pytest.raises(ValueError, match=r"task must be one of .* did you mean 'translation'"):
-        TASKS["translatio"]
 
 
 def test_a_vocabulary_is_shared_where_the_source_shares_it():

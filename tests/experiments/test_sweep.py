@@ -81,12 +81,6 @@ def test_a_field_of_the_data_that_varies():
     assert [run.data.path for run in runs.values()] == ["folder"] * 2
 
 
-def test_tilde_is_the_home_folder_in_each_value(monkeypatch, tmp_path):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    runs = command("--grid.data.path=~/a,~/b", config="multi30k:tiny").runs
-    assert [run.data.path for run in runs.values()] == [f"{tmp_path}/a", f"{tmp_path}/b"]
-
-
 def test_mean_and_deviation_over_seeds(tmp_path, trained, capsys):
     place = Workdir(tmp_path / "sweep")
     sweep.sweep(runs_of(WIDTHS, "--seeds=0,1,2"), place, tmp_path)
