@@ -14,9 +14,8 @@ from ml_collections import ConfigDict
 
 from experiments.config import Config
 from experiments.config.build import as_tree, converted, flat, helps
-from experiments.config.data import TextPart
 from experiments.config.files import DEFAULT, config_files, import_plugin, load_config
-from experiments.config.train import fitting_warmup
+from experiments.config.parts import TextPart, fitting_warmup
 from experiments.errors import UsageError, as_usage_errors, one_of
 from experiments.registry import DATASETS, TASKS, datasets_of
 from experiments.workdir import Workdir

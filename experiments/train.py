@@ -19,7 +19,7 @@ from tqdm import tqdm
 from experiments.analysis.figures import draw_learning_curve
 from experiments.checkpoint import CheckpointWriter, Progress, read_newest, saved_steps
 from experiments.config import Config
-from experiments.config.train import MONITORED, TrainPart
+from experiments.config.parts import MONITORED, TrainPart
 from experiments.data.pipeline import TrainingBatches
 from experiments.errors import DivergedError, Stopped, UsageError
 from experiments.evaluate import measure

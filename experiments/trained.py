@@ -11,8 +11,7 @@ from flax import nnx
 
 from experiments.checkpoint import Progress, mean_of_checkpoints, read_newest, saved_steps
 from experiments.config import Config
-from experiments.config.model import without_own_fields
-from experiments.config.train import MeshPart, TrainPart
+from experiments.config.parts import MeshPart, TrainPart, without_own_fields
 from experiments.data.tokenizers import Tokenizers
 from experiments.errors import UsageError, as_usage_errors, one_of
 from experiments.learner import TrainState

@@ -8,7 +8,7 @@ from flax import nnx
 
 from experiments.config import Config
 from experiments.config.build import is_within
-from experiments.config.train import MeshPart
+from experiments.config.parts import MeshPart
 from experiments.errors import UsageError, as_usage_errors
 from experiments.registry import TASKS
 from experiments.tasks.task import Task

@@ -16,7 +16,7 @@ from ml_collections import ConfigDict
 from experiments.config import Config
 from experiments.config.build import as_config_dict, as_tree, differences, flat, in_lines, is_within
 from experiments.config.files import is_imported
-from experiments.config.train import MeshPart
+from experiments.config.parts import MeshPart
 from experiments.errors import UsageError
 from experiments.files import (
     PART,

@@ -9,8 +9,13 @@ from attention import modules
 from experiments.cli import parse
 from experiments.config import Config
 from experiments.config.build import as_config_dict, build, helps
-from experiments.config.model import DecoderModel, EncoderDecoderModel, ExpertsPart, RecurrentModel
-from experiments.config.train import TrainPart
+from experiments.config.parts import (
+    DecoderModel,
+    EncoderDecoderModel,
+    ExpertsPart,
+    RecurrentModel,
+    TrainPart,
+)
 from experiments.data.toy import ToyData
 from experiments.errors import UsageError
 from experiments.registry import TASKS
