@@ -70,14 +70,14 @@ def import_plugin(name: str) -> None:
         UsageError: it is missing. Errors of its code keep their traceback.
     """
     is_file = name.endswith(".py") or "/" in name
+    sentence = f"--plugin={name} is not there: name a Python file or a module"
+    if is_file and not Path(name).is_file():
+        raise UsageError(sentence)
     try:
         import_file(Path(name)) if is_file else import_module(name)
-    except (FileNotFoundError, ModuleNotFoundError) as error:
-        wanted = str(Path(name).resolve()) if is_file else name
-        missing = error.filename if is_file else error.name
-        if not missing or not f"{wanted}.".startswith(f"{missing}."):
-            raise  # another file or module, which the plugin needs
-        sentence = f"--plugin={name} is not there: name a Python file or a module"
+    except ModuleNotFoundError as error:
+        if is_file or not f"{name}.".startswith(f"{error.name}."):
+            raise  # a module that the plugin needs
         raise UsageError(sentence) from error
 
 

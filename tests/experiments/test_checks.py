@@ -36,7 +36,7 @@ def test_a_config_that_cannot_run_is_refused(name, override, sentence):
     [
         ("char_lm", "data.path=nowhere.txt", "data.path=nowhere.txt is not there"),
         ("scan", "data.path=nowhere", "data.path=nowhere has no file simple_train.txt"),
-        ("multi30k", "data.path=nowhere", "data.path=nowhere has no train.en and train.de"),
+        ("multi30k", "data.path=nowhere", "data.path has no nowhere.en and nowhere.de"),
         ("digits", "model.patch_size=3", "patches of 3x3 pixels do not fill an image of 8x8"),
     ],
 )
