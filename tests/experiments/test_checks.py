@@ -11,29 +11,6 @@ from experiments.workdir import Workdir
 @pytest.mark.parametrize(
     "name, override, sentence",
     [
-        ("char_lm", "batch.row_length=65", "batch.row_length=65 is more than model.max_length=64"),
-        ("char_lm", "model.positions=learned", "max_length=64, where learned positions end"),
-        ("char_lm", "decoding.temperature=0.0", "for 0 choose strategy=greedy"),
-        ("word_vectors", "batch.threshold=0.0", "batch.threshold must be in (0, 1], got 0.0"),
-        ("reverse", "data.longest_test=25", "data.longest_test must be at least 26, got 25"),
-        ("copy", "train.dtype=float16", "train.dtype must be one of float32, bfloat16"),
-        ("copy", "train.loss=focal", "train.loss must be one of cross_entropy, got 'focal'"),
-        ("copy", "train.monitor=bleu", "train.monitor must be one of loss, nll, accuracy, got"),
-        ("digits", "train.evaluators=('bleu',)", "a metric of text, and task='classification' has"),
-        ("copy", "train.duration=ten", "train.duration must be a number and a unit"),
-        ("multi30k:tiny", "train.ema=0.9", "choose one, with average=1 or ema=0.0"),
-        ("toy_translation_rnn", "batch.packed=True", "batch.packed must be False for archi"),
-    ],
-)
-def test_a_config_that_cannot_run_is_refused(name, override, sentence):
-    with pytest.raises(UsageError) as refusal:
-        parse(["run.py", f"--config={name}", f"--config.{override}"])
-    assert sentence in str(refusal.value)
-
-
-@pytest.mark.parametrize(
-    "name, override, sentence",
-    [
         ("char_lm", "data.path=nowhere.txt", "data.path=nowhere.txt is not there"),
         ("scan", "data.path=nowhere", "data.path=nowhere has no file simple_train.txt"),
         ("multi30k", "data.path=nowhere", "data.path has no nowhere.en and nowhere.de"),

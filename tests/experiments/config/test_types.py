@@ -8,17 +8,16 @@ import pytest
 from attention import modules
 from experiments.cli import parse
 from experiments.config import Config
-from experiments.config.build import as_config_dict, build, helps
+from experiments.config.build import as_config_dict, build
 from experiments.config.parts import (
     DecoderModel,
     EncoderDecoderModel,
     ExpertsPart,
     RecurrentModel,
-    TrainPart,
 )
 from experiments.data.toy import ToyData
 from experiments.errors import UsageError
-from experiments.registry import TASKS
+from experiments.registry import DATASETS, TASKS, task
 
 
 def read(task="translation", **parts):
@@ -112,21 +111,10 @@ def test_a_mistake_is_one_sentence_with_the_path_of_the_field(tree, sentence):
         Config.read(experiment | tree)
 
 
-def test_every_field_of_a_flag_has_a_help():
-    for task in TASKS:
-        config = read(task)
-        texts, tree = helps(config), as_config_dict(config)
-        for part in ("batch", "model", "train"):
-            for name, value in tree[part].items():
-                assert hasattr(value, "keys") or f"{part}.{name}" in texts
-
-
 def test_warm_up_is_made_to_fit_unless_it_is_given():
     config = parse(["run.py", "--config.train.steps=40"]).config
     assert (config.train.steps, config.train.warmup_steps) == (40, 10)
     assert parse(["run.py", "--config.train.steps=400"]).config.train.warmup_steps == 100
-    train = TrainPart(duration="3 epochs", warmup_steps=100).with_steps(8)
-    assert (train.steps, train.warmup_steps, train.duration) == (8, 2, "")
 
 
 def test_a_flag_chooses_architecture_and_data():
@@ -134,3 +122,14 @@ def test_a_flag_chooses_architecture_and_data():
     config = parse(["run.py", *flags, "--config.data.target=label", "--config.batch.packed=False"])
     assert config.config.model == RecurrentModel(cell="lstm")
     assert (config.config.data.target, config.config.text.kind) == ("label", "bpe")
+
+
+def test_a_name_is_registered_once():
+    with pytest.raises(ValueError, match="task='translation' is registered already"):
+        task("translation", None)(type("Mine", (), {}))
+
+
+def test_a_vocabulary_is_shared_where_the_source_shares_it():
+    for name, dataset in DATASETS.items():
+        text, is_shared = dataset.source.text, dataset.config.is_shared
+        assert is_shared is None or is_shared == getattr(text, "shared", False), name
