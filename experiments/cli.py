@@ -274,7 +274,11 @@ def _parse_sweep(
     last = ["seed", *(field.split(".")[-1] for field in axes if field != "seed")]
     for name, *chosen in product(names, *axes.values()) if axes or len(names) > 1 else ():
         values_of_run = {f"config.{field}": text for field, text in zip(axes, chosen, strict=True)}
-        command = _parse_run(values, {**fields, **values_of_run}, None, name)
+        try:
+            command = _parse_run(values, {**fields, **values_of_run}, None, name)
+        except UsageError as error:
+            point = ", ".join(f"{field}={text}" for field, text in zip(axes, chosen, strict=True))
+            raise UsageError(f"{point}: {error}") from error
         parts = [default_workdir(name).name] if len(names) > 1 or not axes else []
         for field in axes:
             short = field.split(".")[-1]
@@ -297,11 +301,13 @@ def _axes(grid: Mapping[str, str | None], seeds: str | None) -> dict[str, list[s
     """
     if seeds and "grid.seed" in grid:
         raise UsageError("the seeds of the sweep are given twice, by --seeds and --grid.seed")
-    lists = {**grid, **({"grid.seed": seeds} if seeds else {})}
+    texts = {name: text for name, text in grid.items() if name != "grid.seed"}
+    if seeds := grid.get("grid.seed", seeds):
+        texts["grid.seed"] = seeds
     axes = {}
-    for name, text in sorted(lists.items(), key=lambda pair: pair[0] == "grid.seed"):
-        axes[name.removeprefix("grid.")] = [value.strip() for value in BETWEEN.split(text or "")]
-        if not all(axes[name.removeprefix("grid.")]):
+    for name, text in texts.items():
+        axes[name.removeprefix("grid.")] = values = [*map(str.strip, BETWEEN.split(text or ""))]
+        if not all(values):
             raise UsageError(f"--{name} needs a list of values, as in 1,2, got {text!r}")
     return axes
 
@@ -397,10 +403,12 @@ def help_text(values: flags.FlagValues) -> str:
         texts[f"--{name}"] = where + values[name].help.partition(";\n")[0]
     texts["--config.FIELD"] = "a value for a field; --help --config=CONFIG lists the fields"
     texts["--grid.FIELD"] = "with --mode=sweep: values of a field, as in 1e-3,3e-3"
+    # The first line of a file is that of its docstring.
+    titles = {path.stem: path.read_text().partition("\n")[0].strip('"') for path in config_files()}
     parts = [
         "usage: python run.py [--mode=MODE] [--config=CONFIG] [--config.FIELD=VALUE] …",
         _section("modes", {mode: text for mode, (text, _) in MODES.items()}),
-        _section("configurations", {path.stem: _title(path) for path in config_files()}),
+        _section("configurations", titles),
         _section("flags", texts),
     ]
     for name in values.config or ():
@@ -413,10 +421,6 @@ def help_text(values: flags.FlagValues) -> str:
         }
         parts.append(_section(f"fields of {name}", rows))
     return "\n\n".join(parts)
-
-
-def _title(path: Path) -> str:
-    return path.read_text().partition("\n")[0].strip('"')
 
 
 def _section(title: str, rows: Mapping[str, str]) -> str:

@@ -129,7 +129,7 @@ def converted(hint: AnyValue, value: AnyValue, name: str) -> AnyValue:
     kinds, is_optional = _kinds(hint)
     if isinstance(value, str) and not {str, Any} & {*kinds}:
         value = _literal(value)
-    if value is None and is_optional:
+    if is_optional and value in (None, "None"):
         return None
     for kind in kinds:
         if dataclasses.is_dataclass(kind):
@@ -142,15 +142,13 @@ def converted(hint: AnyValue, value: AnyValue, name: str) -> AnyValue:
             with suppress(ValueError):  # of text, where a field is a number or a word
                 return float(value)
     known = [base for kind in kinds if (base := get_origin(kind) or kind) in KINDS]
-    # isinstance(True, int) holds.
-    if not known or any(
-        isinstance(value, k) and isinstance(value, bool) == (k is bool) for k in known
-    ):
+    if not known or any(_has_type(value, base) for base in known):
         return value
     raise UsageError(f"{name} must be {KINDS[known[0]]}, got {value!r}")
 
 
 def _has_type(value: AnyValue, kind: type) -> bool:
+    # isinstance(True, int) holds.
     return isinstance(value, kind) and isinstance(value, bool) == (kind is bool)
 
 
