@@ -151,6 +151,8 @@ def parse(argv: Sequence[str]) -> Command:
         raise SystemExit(0)
     _check_flags(values)
     if values.mode == "ledger":
+        if given := [*(["config"] if values.config else []), *fields]:
+            raise UsageError(f"--{given[0]} is not for --mode=ledger, which reads runs alone")
         folder = Path(values.workdir or "workdirs")
         return Command("ledger", ConfigDict(), folder, Path(values.cache))
     axes = {name: fields.pop(name) for name in [*fields] if name.startswith("grid.")}
@@ -182,11 +184,15 @@ def _read(values: flags.FlagValues, arguments: Sequence[str]) -> dict[str, str |
         raise UsageError(f"--{name} must be {kind}, got {value!r}") from error
     except (flags.Error, ValueError, TypeError) as error:
         raise UsageError(" ".join(str(error).split())) from error
-    fields = {}
+    fields, name = {}, ""
     for argument in others:
+        if name and fields[name] is None and not argument.startswith("-"):
+            fields[name] = argument  # after a space
+            continue
         if not (match := re.fullmatch(r"--?([a-zA-Z][\w.]*)(?:=(.*))?", argument, re.DOTALL)):
             raise UsageError(f"unexpected argument {argument!r}: arguments are flags, --name=value")
-        fields[match[1]] = match[2]
+        name = match[1]
+        fields[name] = match[2]
     return fields
 
 

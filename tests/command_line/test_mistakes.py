@@ -31,6 +31,7 @@ MISTAKES = [
     ("--mode=sweep --grid.model.width=30", "model.width=30 is not divisible"),
     ("--mode=sweep", "contains no runs: name a --config"),
     ("--grid.model.width=32", "--grid.model.width is for --mode=sweep, got --mode=train"),
+    ("--mode=ledger --config=copy", "--config is not for --mode=ledger"),
     ("--config=copy --config=reverse", "more than once: only --mode=sweep takes several"),
     ("--mode=describe --profile", "--profile is for --mode=train alone, got --mode=describe"),
     ("--beam=--runner=DirectRunner", "--beam is for --mode=prepare alone"),

@@ -77,6 +77,11 @@ def test_the_text_of_a_flag_is_a_value_of_the_type_of_its_field(flag, value):
     assert (read, type(read)) == (value, type(value))
 
 
+def test_a_value_may_follow_a_space():
+    command = parse(["run.py", "--config.train.steps", "700", "--mode", "describe"])
+    assert command.config.train.steps == 700
+
+
 @pytest.mark.parametrize(
     "name, registry",
     [("positions", "POSITIONS"), ("qk_norm", "NORMS"), ("activation", "ACTIVATIONS")],
