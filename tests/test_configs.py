@@ -168,20 +168,3 @@ def test_each_task_and_architecture_trains():
 def test_validation_is_measured_five_times(name, form):
     train = load(name, form).train
     assert train.steps // train.evaluate_every >= 5
-
-
-def test_own_text_in_one_file_is_divided_and_decides_the_subwords(tmp_path, cache):
-    """Of 50 pairs, 2 are for validation and 2 for the test; the path may name two files."""
-    pairs = [(f"a dog {n} runs", f"ein hund {n} läuft") for n in range(50)]
-    (tmp_path / "own.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in pairs))
-    for side, language in enumerate(("en", "de")):
-        text = "".join(f"{pair[side]}\n" for pair in pairs)
-        (tmp_path / f"two.{language}").write_text(text)
-    config = load("own_translation")
-    for path in ("own.tsv", "two"):
-        config.data.path = str(tmp_path / path)
-        task = TASKS["translation"].prepare(Config.read(config.to_dict()), cache)
-        sizes = {split: len(task.ids(split)) for split in task.known_splits}
-        assert sizes == {"train": 46, "validation": 2, "test": 2}
-        assert [*task.examples("test")][1][:2] == pairs[39]
-        assert 250 < len(task.tokenizers.source) < 500
