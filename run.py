@@ -22,17 +22,11 @@ from importlib import import_module
 
 import jax
 
-from experiments.cli import (
-    MULTI_PROCESS_MODES,
-    OTHER_TASKS,
-    USES,
-    Command,
-    lines_as_they_come,
-    parse,
-)
+from experiments.cli import MODES_OF_RUNS, MULTI_PROCESS_MODES, OTHER_TASKS, Command, parse
 from experiments.describe import simulate_devices
 from experiments.devices import cores_as_devices, num_cores
 from experiments.errors import Stopped, UsageError
+from experiments.predict import lines_as_they_come
 from experiments.processes import cores_per_process, exit_process, own_workdir, start_processes
 from experiments.registry import TASKS
 from experiments.workdir import Workdir
@@ -106,8 +100,8 @@ def call(command: Command, workdir: Workdir) -> int:
     mode, config, cache = command.mode, command.config, command.cache
     _, name = OTHER_TASKS.get(getattr(config, "task", None), (mode, f"experiments.{mode}"))
     module = import_module(name)
-    if mode in USES and config.task in TASKS:
-        config = workdir.as_trained(config, other_data=mode == "evaluate")
+    if mode in MODES_OF_RUNS and config.task in TASKS:
+        config = workdir.as_trained(config, command.fields, other_data=mode == "evaluate")
     if mode != "predict":
         getattr(module, mode)(command.runs or config, workdir, cache, **command.options)
         return 0

@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 
 from configs import char_lm, defaults
 from experiments.config.build import as_config_dict
-from experiments.config.model import ExpertsPart
+from experiments.config.parts import ExpertsPart
 
 
 def get_config(form: str = "") -> ConfigDict:

@@ -6,7 +6,7 @@ from ml_collections import ConfigDict
 
 from experiments.config import Config
 from experiments.config.build import as_config_dict
-from experiments.config.model import EncoderDecoderModel, RecurrentModel
+from experiments.config.parts import EncoderDecoderModel, RecurrentModel
 from experiments.errors import UsageError
 
 SAMPLES = Path(__file__).parent / "samples"  # data of the tiny forms

@@ -15,7 +15,7 @@ score      that of the checkpoint: logits agree with Transformers to 1e-5 (tests
 from ml_collections import ConfigDict
 
 from experiments.config.build import as_config_dict
-from experiments.config.model import PretrainedPart
+from experiments.config.parts import PretrainedPart
 
 
 def get_config(form: str = "") -> ConfigDict:

@@ -1,28 +1,24 @@
 """Command line: modes, flags, help, and one sentence for each mistake."""
 
-import ast
-import codecs
-import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import reduce
 from itertools import product
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, TextIO
+from typing import Any, NamedTuple
 
 from absl import flags
-from ml_collections import ConfigDict, config_flags
+from ml_collections import ConfigDict
 
 from experiments.config import Config
-from experiments.config.build import as_config_dict, flat, helps
-from experiments.config.data import TextPart
+from experiments.config.build import as_tree, converted, flat, helps
 from experiments.config.files import DEFAULT, config_files, import_plugin, load_config
-from experiments.config.train import fitting_warmup
+from experiments.config.parts import TextPart, fitting_warmup
 from experiments.errors import UsageError, as_usage_errors, one_of
 from experiments.registry import DATASETS, TASKS, datasets_of
-from experiments.workdir import CHANGEABLE, MESH, Workdir
+from experiments.workdir import Workdir
 
 PROCESSES = ("coordinator", "num_processes", "process_id")
 # Name of a mode -> help, and the flags that not all modes have. Its module is experiments.MODE.
@@ -53,8 +49,8 @@ OTHER_TASKS = {
     "benchmark": ("benchmark", "experiments.benchmarks.attention"),
     "model_benchmark": ("benchmark", "experiments.benchmarks.models"),
 }
-OF_TASKS = tuple(mode for mode in MODES if mode not in ("benchmark", "ledger"))
-USES = ("evaluate", "predict", "explain")  # modes that need a trained model
+MODES_OF_TASKS = tuple(mode for mode in MODES if mode not in ("benchmark", "ledger"))
+MODES_OF_RUNS = ("evaluate", "predict", "explain")  # which need a trained model
 MULTI_PROCESS_MODES = ("train", "evaluate")  # modes in which several processes compute one run
 # Flags whose values are files or folders, and their types in `Command.options`.
 TYPES = {"workdir": Path, "weights": Path, "against": Workdir, "file": Path, "gold": Path}
@@ -72,6 +68,7 @@ class Command(NamedTuple):
         cache: folder of generated data and compiled programs, shared by runs.
         runs: the configurations of the runs of a sweep by name.
         options: values of the flags of the mode that were given.
+        fields: names of the flags of fields that were given, as "config.seed".
         processes: coordinator, number of processes and number of this process.
     """
 
@@ -81,12 +78,14 @@ class Command(NamedTuple):
     cache: Path
     runs: Mapping[str, Config] = MappingProxyType({})
     options: Mapping[str, Any] = MappingProxyType({})
+    fields: Sequence[str] = ()
     processes: tuple[str | None, int | None, int | None] = (None, None, None)
 
 
 def define_flags() -> flags.FlagValues:
     """Return the flags of all modes, without values."""
-    values = _flag_values()
+    values = flags.FlagValues()
+    values.set_gnu_getopt(True)  # flags of fields may be between
 
     def text(name: str, help_text: str, default: str | None = None) -> None:
         flags.DEFINE_string(name, default, help_text, values)
@@ -138,9 +137,9 @@ def parse(argv: Sequence[str]) -> Command:
     values = define_flags()
     fields = _read(values, argv[1:])
     for name in values:
-        given = values[name].value
-        for value in given if isinstance(given, list) else [given]:
-            if value == "" or (name in TYPES and str(value).startswith("--")):
+        value = values[name].value
+        for text in value if isinstance(value, list) else [value]:
+            if text == "" or (name in TYPES and str(text).startswith("--")):
                 raise UsageError(f"--{name} needs a value, got none")
     with as_usage_errors():
         one_of("--mode", values.mode, MODES)
@@ -152,44 +151,49 @@ def parse(argv: Sequence[str]) -> Command:
         raise SystemExit(0)
     _check_flags(values)
     if values.mode == "ledger":
-        return Command(
-            "ledger", ConfigDict(), Path(values.workdir or "workdirs"), Path(values.cache)
-        )
-    axes, fields = read_axes(values, fields)
+        if given := [*(["config"] if values.config else []), *fields]:
+            raise UsageError(f"--{given[0]} is not for --mode=ledger, which reads runs alone")
+        folder = Path(values.workdir or "workdirs")
+        return Command("ledger", ConfigDict(), folder, Path(values.cache))
+    axes = {name: fields.pop(name) for name in [*fields] if name.startswith("grid.")}
     if values.mode == "sweep":
-        return _parse_sweep(values, axes, fields)
+        return _parse_sweep(values, _axes(axes, values.seeds), fields)
     if axes:
-        raise UsageError(f"--grid.{next(iter(axes))} is for --mode=sweep, got --mode={values.mode}")
+        raise UsageError(f"--{next(iter(axes))} is for --mode=sweep, got --mode={values.mode}")
     if len(values.config or ()) > 1:
         raise UsageError("--config is given more than once: only --mode=sweep takes several")
     return _parse_run(values, fields, values.workdir, *values.config or ())
 
 
-def _flag_values() -> flags.FlagValues:
-    values = flags.FlagValues()
-    values.set_gnu_getopt(True)  # flags of other sets may be between
-    return values
-
-
-def _read(values: flags.FlagValues, arguments: Sequence[str]) -> list[str]:
-    """Parse flags; return the arguments that are others. `~` is the home folder, but in a sentence.
+def _read(values: flags.FlagValues, arguments: Sequence[str]) -> dict[str, str | None]:
+    """Parse flags; return the values of the others, as "config.seed". `~/` is the home folder.
 
     Raises:
         UsageError: a value of another type, or none.
     """
-    given = []
-    for argument in arguments:
-        flag, equals, value = argument.partition("=")
-        is_path = flag.startswith("-") and not flag.endswith("sentence")
-        given.append(flag + equals + (os.path.expanduser(value) if is_path else value))
+    home = f"={Path.home()}/"
+    known = [
+        text if text.startswith("--sentence") else text.replace("=~/", home, 1)
+        for text in arguments
+    ]
     try:
-        return values(["run.py", *given], known_only=True)[1:]
+        _, *others = values(["run.py", *known], known_only=True)
     except flags.IllegalFlagValueError as error:
-        found = re.match(r"flag --([\w.]+)=(.*?): ", str(error), re.DOTALL)
-        kind = values[found[1]].parser.syntactic_help or "True or False"
-        raise UsageError(f"--{found[1]} must be {kind}, got {found[2]!r}") from error
+        name, value = re.match(r"flag --(\w+)=(.*?): ", str(error), re.DOTALL).groups()
+        kind = values[name].parser.syntactic_help or "True or False"
+        raise UsageError(f"--{name} must be {kind}, got {value!r}") from error
     except (flags.Error, ValueError, TypeError) as error:
         raise UsageError(" ".join(str(error).split())) from error
+    fields, name = {}, ""
+    for argument in others:
+        if name and fields[name] is None and not argument.startswith("-"):
+            fields[name] = argument  # after a space
+            continue
+        if not (match := re.fullmatch(r"--?([a-zA-Z][\w.]*)(?:=(.*))?", argument, re.DOTALL)):
+            raise UsageError(f"unexpected argument {argument!r}: arguments are flags, --name=value")
+        name = match[1]
+        fields[name] = match[2]
+    return fields
 
 
 def _check_flags(values: flags.FlagValues) -> None:
@@ -224,72 +228,63 @@ def _check_flags(values: flags.FlagValues) -> None:
 
 
 def _parse_run(
-    values: flags.FlagValues, fields: Sequence[str], place: str | None, name: str | None = None
+    values: flags.FlagValues,
+    fields: Mapping[str, str | None],
+    folder: str | None,
+    name: str | None = None,
 ) -> Command:
-    """Parse the flags of fields for the config of a name; None for that of the run in `place`."""
+    """Parse the flags of fields for the config of a name; None for that of the run in `folder`."""
     mode, weights = values.mode, values.weights
     default = "pretrained" if weights else mode if mode == "benchmark" else DEFAULT
-    workdir = Workdir(weights or place or default_workdir(name or default))
+    workdir = Workdir(weights or folder or default_workdir(name or default))
     has_run = mode == "describe" or workdir.config.exists()
-    is_of_run = not name and not weights and (mode in USES or (place is not None and has_run))
+    is_of_run = not name and not weights and (mode in MODES_OF_RUNS or (folder and has_run))
     base = workdir.load_config() if is_of_run else load_config(name or default)
     config = with_fields(base, fields, plugin=values.plugin, others=values)
-    modes = [OTHER_TASKS[config.task][0]] if config.task in OTHER_TASKS else OF_TASKS
+    modes = [OTHER_TASKS[config.task][0]] if config.task in OTHER_TASKS else MODES_OF_TASKS
     if mode not in modes:
         raise UsageError(f"{config.task} has no mode {mode!r}, it has {', '.join(modes)}")
     if values.against and config.task != "translation":
         raise UsageError(f"--against is for translations, and {config.task} has none")
-    if mode in USES and not weights and workdir.config.exists():
-        _check_training(mode, field_names(fields), config, workdir)
     options = {
         name: TYPES.get(name, lambda value: value)(values[name].value)
         for name in MODES[mode][1]
         if values[name].present and name not in (*PROCESSES, "weights", "seeds")
     }
-    options |= {"is_of_run": is_of_run} if mode == "describe" else {}
+    options |= {"is_of_run": bool(is_of_run)} if mode == "describe" else {}
     processes = tuple(values[name].value for name in PROCESSES)
     cache = Path(values.cache)
-    return Command(mode, config, workdir.path, cache, {}, options, processes)
-
-
-def _check_training(mode: str, given: Sequence[str], config: Config, workdir: Workdir) -> None:
-    """Raise a `UsageError` for a flag that changes the training of a run that is only used."""
-    there, here = (flat(each.to_dict()) for each in (workdir.load_config(), config))
-    for name in CHANGEABLE:
-        if name not in MESH and f"config.{name}" in given and there.get(name) != here[name]:
-            raise UsageError(
-                f"--config.{name}={here[name]} is for training: --mode={mode} uses the run of "
-                f"{workdir.path} as it was trained, with {there.get(name)!r}"
-            )
+    return Command(mode, config, workdir.path, cache, {}, options, (*fields,), processes)
 
 
 def _parse_sweep(
-    values: flags.FlagValues, axes: Mapping[str, Sequence[str]], fields: Sequence[str]
+    values: flags.FlagValues,
+    axes: Mapping[str, Sequence[str]],
+    fields: Mapping[str, str | None],
 ) -> Command:
     """Parse the flags for each run of a sweep, by name, as "learning_rate=0.003,seed=1".
 
     Without configurations and fields that vary, the runs are those in the folder `--workdir`.
     """
-    place, names = values.workdir, values.config or []
+    folder, names = values.workdir, values.config or []
     commands: dict[str, Command] = {}
-    if place and not names and not axes:
-        for path in sorted(Path(place).glob("*/config.json")):
+    if folder and not names and not axes:
+        for path in sorted(Path(folder).glob("*/config.json")):
             commands[path.parent.name] = _parse_run(values, fields, str(path.parent))
         if not commands:
-            raise UsageError(f"{place} contains no runs: name a --config")
+            raise UsageError(f"{folder} contains no runs: name a --config")
     elif not axes and len(names) < 2:
         raise UsageError("--mode=sweep needs --seeds=0,1,2 or --grid.FIELD=VALUE,VALUE")
     names = names or [DEFAULT]
     # Only the seed of a run is called "seed": runs that differ in another one are not averaged.
     last = ["seed", *(field.split(".")[-1] for field in axes if field != "seed")]
     for name, *chosen in product(names, *axes.values()) if axes or len(names) > 1 else ():
-        pairs = dict(zip(axes, chosen, strict=True))
+        values_of_run = {f"config.{field}": text for field, text in zip(axes, chosen, strict=True)}
         try:
-            flags_of_run = [f"--config.{field}={value}" for field, value in pairs.items()]
-            command = _parse_run(values, [*fields, *flags_of_run], None, name)
+            command = _parse_run(values, {**fields, **values_of_run}, None, name)
         except UsageError as error:
-            grid = "".join(f"--grid.{field}={value}: " for field, value in pairs.items())
-            raise UsageError(f"{grid}{error}") from error
+            point = ", ".join(f"{field}={text}" for field, text in zip(axes, chosen, strict=True))
+            raise UsageError(f"{point}: {error}") from error
         parts = [default_workdir(name).name] if len(names) > 1 or not axes else []
         for field in axes:
             short = field.split(".")[-1]
@@ -301,37 +296,31 @@ def _parse_sweep(
         commands[run] = command
     default = Path("workdirs", "+".join(default_workdir(name).name for name in names) + "_sweep")
     runs = {run: command.config for run, command in commands.items()}
-    return next(iter(commands.values()))._replace(workdir=Path(place or default), runs=runs)
+    return next(iter(commands.values()))._replace(workdir=Path(folder or default), runs=runs)
 
 
-def read_axes(
-    values: flags.FlagValues, arguments: Sequence[str]
-) -> tuple[dict[str, list[str]], list[str]]:
-    """Return the values of each field that varies, the seeds last, and the other arguments.
+def _axes(grid: Mapping[str, str | None], seeds: str | None) -> dict[str, list[str]]:
+    """Return the values of each field that varies, the seeds last.
 
     Raises:
-        UsageError: an empty list, or a field that is given twice.
+        UsageError: an empty list, or seeds that are given twice.
     """
-    names = [name for name in dict.fromkeys(field_names(arguments)) if name.startswith("grid.")]
-    read = _flag_values()
-    for name in names:
-        flags.DEFINE_multi_string(name, None, "values of a field", read)
-    rest = _read(read, arguments)
-    lists = {name.removeprefix("grid."): read[name].value for name in names}
-    if values.seeds or "seed" in lists:
-        lists["seed"] = [*lists.pop("seed", []), *([values.seeds] if values.seeds else [])]
-    for field, texts in lists.items():
-        if len(texts) > 1:
-            raise UsageError(f"the field {field!r} of the sweep is given twice")
-        if not all(text.strip() for text in BETWEEN.split(texts[0])):
-            raise UsageError(f"--grid.{field} needs a list of values, as in 1,2, got {texts[0]!r}")
-    split = {field: [*map(str.strip, BETWEEN.split(texts[0]))] for field, texts in lists.items()}
-    return split, rest
+    if seeds and "grid.seed" in grid:
+        raise UsageError("the seeds of the sweep are given twice, by --seeds and --grid.seed")
+    texts = {name: text for name, text in grid.items() if name != "grid.seed"}
+    if seeds := grid.get("grid.seed", seeds):
+        texts["grid.seed"] = seeds
+    axes = {}
+    for name, text in texts.items():
+        axes[name.removeprefix("grid.")] = values = [*map(str.strip, BETWEEN.split(text or ""))]
+        if not all(values):
+            raise UsageError(f"--{name} needs a list of values, as in 1,2, got {text!r}")
+    return axes
 
 
 def with_fields(
     config: ConfigDict,
-    arguments: Sequence[str],
+    given: Mapping[str, str | None],
     *,
     plugin: str | None = None,
     others: Iterable[str] = (),
@@ -343,7 +332,7 @@ def with_fields(
 
     Args:
         config: of a file or of a run; fields that it lacks have their defaults.
-        arguments: the flags.
+        given: values of flags, by name.
         plugin: that was imported.
         others: names of flags that are no fields, for hints.
 
@@ -352,60 +341,47 @@ def with_fields(
     """
     with as_usage_errors():
         one_of("task", config.get("task"), (*TASKS, *OTHER_TASKS))
+    tree = config.to_dict()
     if is_task := config.task in TASKS:
-        config = as_config_dict(Config.read(config.to_dict()))
-        config.update({"plugin": plugin} if plugin else {})
-        arguments = _choose(config, arguments)
-    given = field_names(arguments)
-    known = flat(config)
-    for name in given:
+        tree = _with_parts(tree | ({"plugin": plugin} if plugin else {}), given)
+    known = flat(tree)
+    for name, text in given.items():
         field = name.removeprefix("config.")
         if name == field:
             raise UsageError(f"unknown flag --{name}{_hint(name, known, others)}")
-        if field not in known and not any(each.startswith(f"{field}.") for each in known):
-            raise UsageError(
-                f"the configuration has no field {field!r}{_hint(name, known, others)}"
-            )
-    read = _flag_values()
-    argv = ["run.py", *arguments]
-    config_flags.DEFINE_config_dict("config", config, flag_values=read, sys_argv=argv)
-    if rest := _read(read, arguments):
-        raise UsageError(f"unexpected argument {rest[0]!r}: arguments are flags, --name=value")
+        if field not in known:
+            hint = _hint(name, known, others)
+            raise UsageError(f"the configuration has no field {field!r}{hint}")
+        if text is None:
+            raise UsageError(f"--{name} needs a value, got none")
+        *parts, last = field.split(".")
+        section = reduce(dict.__getitem__, parts, tree)
+        section[last] = text if is_task else converted(type(section[last]), text, field)
     if not is_task:
-        return config
+        return ConfigDict(tree)
+    train = tree["train"]
     if "config.train.steps" in given and "config.train.warmup_steps" not in given:
-        config.train.warmup_steps = fitting_warmup(config.train.warmup_steps, config.train.steps)
-    return Config.read(config.to_dict())
+        steps = converted(int, train["steps"], "train.steps")
+        train["warmup_steps"] = fitting_warmup(train["warmup_steps"], steps)
+    return Config.read(tree)
 
 
-def _choose(config: ConfigDict, arguments: Sequence[str]) -> list[str]:
-    """Replace data and model by those that flags name; return the other arguments."""
-    read = _flag_values()
-    flags.DEFINE_string("config.data.name", None, "name of the dataset", read)
-    flags.DEFINE_string("config.architecture", None, "name of the model", read)
-    rest = _read(read, arguments)
-    name, architecture = (read[flag].value for flag in ("config.data.name", "config.architecture"))
-    if name in DATASETS and name != config.data.name:
+def _with_parts(tree: dict[str, Any], given: Mapping[str, str | None]) -> dict[str, Any]:
+    """Return all fields of a config, with defaults of the data and model that flags name."""
+    tree = Config.read(tree).to_dict()
+    name, architecture = given.get("config.data.name"), given.get("config.architecture")
+    if name in DATASETS and name != tree["data"]["name"]:
         kind = DATASETS[name].config
-        config.data = as_config_dict(kind())
+        tree["data"] = as_tree(kind())
         for part in ("text", "literature"):  # which belonged to the other data
-            if part in config:
-                del config[part]
+            tree.pop(part, None)
         if kind.is_shared is None:
-            config.text = as_config_dict(TextPart())
-    config.data.name = name or config.data.name
-    models = TASKS[config.task].parts.models
-    if architecture in models and architecture != config.architecture:
-        before, config.model = config.model, as_config_dict(models[architecture]())
-        config.model.max_length = before.max_length
-    config.architecture = architecture or config.architecture
-    return rest
-
-
-def field_names(arguments: Sequence[str]) -> list[str]:
-    """Return the names of the flags among arguments, as "config.seed"."""
-    found = (re.match(r"--?([a-zA-Z][\w.]*)", argument) for argument in arguments)
-    return [each[1] for each in found if each]
+            tree["text"] = as_tree(TextPart())
+    models = TASKS[tree["task"]].parts.models
+    if architecture in models and architecture != tree["architecture"]:
+        longest = tree["model"]["max_length"]
+        tree["model"] = as_tree(models[architecture]()) | {"max_length": longest}
+    return tree
 
 
 def _hint(wanted: str, fields: Iterable[str], others: Iterable[str]) -> str:
@@ -433,31 +409,24 @@ def help_text(values: flags.FlagValues) -> str:
         texts[f"--{name}"] = where + values[name].help.partition(";\n")[0]
     texts["--config.FIELD"] = "a value for a field; --help --config=CONFIG lists the fields"
     texts["--grid.FIELD"] = "with --mode=sweep: values of a field, as in 1e-3,3e-3"
+    # The first line of a file is that of its docstring.
+    titles = {path.stem: path.read_text().partition("\n")[0].strip('"') for path in config_files()}
     parts = [
         "usage: python run.py [--mode=MODE] [--config=CONFIG] [--config.FIELD=VALUE] …",
         _section("modes", {mode: text for mode, (text, _) in MODES.items()}),
-        _section("configurations", {path.stem: _card(path) for path in config_files()}),
+        _section("configurations", titles),
         _section("flags", texts),
     ]
     for name in values.config or ():
-        config = with_fields(load_config(name), ())
-        texts = helps(config) if config.task in TASKS else {}
+        config, texts = with_fields(load_config(name), {}), {}
         if config.task in TASKS:
-            texts["data.name"] = f"one of {', '.join(datasets_of(config.task))}"
-        fields = flat(as_config_dict(config).to_dict() if config.task in TASKS else config)
+            texts = helps(config) | {"data.name": f"one of {', '.join(datasets_of(config.task))}"}
         rows = {
-            f"--config.{key}": f"{value!r}  {texts.get(key, '')}" for key, value in fields.items()
+            f"--config.{field}": f"{value!r}  {texts.get(field, '')}"
+            for field, value in flat(config.to_dict()).items()
         }
         parts.append(_section(f"fields of {name}", rows))
     return "\n\n".join(parts)
-
-
-def _card(path: Path) -> str:
-    """Return the first line of the docstring of a file."""
-    try:
-        return (ast.get_docstring(ast.parse(path.read_bytes())) or "").partition("\n")[0]
-    except SyntaxError as error:
-        return f"cannot be read: {error}"
 
 
 def _section(title: str, rows: Mapping[str, str]) -> str:
@@ -470,25 +439,3 @@ def default_workdir(config: str) -> Path:
     """Return workdirs/NAME_tiny for NAME:tiny."""
     path, _, form = config.partition(":")
     return Path("workdirs", Path(path).stem + (f"_{form}" if form else ""))
-
-
-def lines_as_they_come(stream: TextIO) -> Iterator[list[str]]:
-    """Yield all lines that have arrived since the last time, so that they are answered together.
-
-    A terminal shows a prompt. Bytes that are no UTF-8 become U+FFFD, and a byte order mark at the
-    beginning is left out.
-    """
-    if stream.isatty():
-        print("one input per line; end with Ctrl-D")
-    rest, mark, ended = b"", codecs.BOM_UTF8, False
-    while not ended:
-        if stream.isatty():
-            print("> ", end="", flush=True)
-        received = stream.buffer.read1(2**16)  # as many bytes as a pipe holds
-        ended = not received
-        *lines, rest = (rest + received).split(b"\n")
-        if ended and rest:
-            lines = [rest]  # the last line may lack its end
-        if lines:
-            lines[0], mark = lines[0].removeprefix(mark), b""
-            yield [line.removesuffix(b"\r").decode(errors="replace") for line in lines]

@@ -19,7 +19,7 @@ from attention.modules import (
     linear,
     transformer_block,
 )
-from experiments.config.model import ExpertsPart
+from experiments.config.parts import ExpertsPart
 
 CHOSEN = 2  # experts of each token
 

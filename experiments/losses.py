@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from attention.primitives.numerics import wide
-from experiments.config.train import LabelTrainPart
+from experiments.config.parts import LabelTrainPart
 from experiments.errors import UsageError
 from experiments.registry import LOSSES
 from experiments.sharding import map_tokens, padded_rows

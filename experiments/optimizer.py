@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from experiments.config.train import TrainPart
+from experiments.config.parts import TrainPart
 
 
 def schedule(config: TrainPart) -> optax.Schedule:

@@ -17,7 +17,7 @@ from attention.decoding import (
     stream,
 )
 from experiments.config.build import build
-from experiments.config.model import PretrainedPart
+from experiments.config.parts import PretrainedPart
 from experiments.devices import compiled
 from experiments.errors import UsageError, as_usage_errors
 from experiments.tasks.prediction import Prediction, predictions, show

@@ -21,7 +21,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 from attention.modules.context import axis_names
 from attention.primitives.sharded_attention import ShardedAttention
 from experiments.config import Config
-from experiments.config.train import MeshPart
+from experiments.config.parts import MeshPart
 from experiments.data.pipeline import Rows, TrainingBatches, reads_rows
 from experiments.errors import UsageError, as_usage_errors
 

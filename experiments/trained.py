@@ -15,8 +15,7 @@ from flax import nnx
 from experiments.checkpoint import Progress, read_checkpoint, read_newest, saved_steps
 from experiments.config import Config
 from experiments.config.build import is_within
-from experiments.config.model import without_own_fields
-from experiments.config.train import MeshPart, TrainPart
+from experiments.config.parts import MeshPart, TrainPart, without_own_fields
 from experiments.data.tokenizers import Tokenizers
 from experiments.errors import UsageError, as_usage_errors
 from experiments.learner import TrainState

@@ -18,7 +18,7 @@ from ml_collections import ConfigDict
 from experiments.config import Config
 from experiments.config.build import as_config_dict, as_tree, differences, flat, in_lines, is_within
 from experiments.config.files import REPOSITORY, is_imported
-from experiments.config.train import MeshPart
+from experiments.config.parts import MeshPart
 from experiments.devices import environment
 from experiments.errors import UsageError
 from experiments.files import (
@@ -169,16 +169,24 @@ class Workdir:
         saved = [path.name for path in self.checkpoints.glob("*")]
         return max((int(name) for name in saved if name.isdigit()), default=0)
 
-    def as_trained(self, config: Config, *, other_data: bool = False) -> Config:
+    def as_trained(
+        self, config: Config, given: Collection[str] = (), *, other_data: bool = False
+    ) -> Config:
         """Return `config` with the training of the run, for use of the trained model.
 
-        Decoding, `data.path` and the fields of `CHANGEABLE` may differ from those of the run, and
-        with `other_data` all fields of the data.
+        Decoding, mesh and `data.path` may differ from those of the run, and so may the fields of
+        `CHANGEABLE` that are not given.
+
+        Args:
+            config: that may differ from that of the run.
+            given: fields with values of flags, as "config.train.steps".
+            other_data: whether its data may be any of the same kind.
 
         Raises:
             UsageError: the run has another configuration, or no checkpoint yet.
         """
-        but = ["decoding", *IGNORED_WHEN_COMPARING_CONFIGS, *CHANGEABLE]
+        free = [name for name in CHANGEABLE if name in MESH or f"config.{name}" not in given]
+        but = ["decoding", *IGNORED_WHEN_COMPARING_CONFIGS, *free]
         if other_data:
             but += [f"data.{name}" for name in as_tree(config.data) if name != "name"]
         trained = self.check_same(config, but=but)

@@ -82,15 +82,10 @@ def test_imports_run_one_way_and_no_file_is_executed(path):
     "path, source",
     [
         ("attention/primitives/new.py", "from attention.modules import multi_head"),
-        ("attention/primitives/new.py", "def late():\n    import flax.nnx"),
         ("attention/modules/new.py", "from attention.weights import load"),
-        ("attention/modules/new.py", "from . import attention"),
         ("attention/modules/new.py", "import torch"),
         ("attention/modules/new.py", "import jax._src.core"),
-        ("attention/modules/new.py", "primitive = core.Primitive('attend')"),
         ("experiments/data/new.py", "from experiments.tasks.task import Task"),
-        ("experiments/tasks/new.py", "from experiments.train import train"),
-        ("experiments/new.py", "import run"),
         ("experiments/new.py", "from pickle import load"),
         ("experiments/new.py", "eval(text)"),
     ],
@@ -131,8 +126,3 @@ def test_import_is_fast_and_starts_no_backend():
     assert float(seconds) < 0.5  # of the processor, without dependencies
     assert kernels == "[]"
     assert "no_such_platform" in "".join(error)
-
-
-def test_files_of_the_smoke_tests_exist():
-    """`make` stops at a file that the target needs and that is missing."""
-    subprocess.run(["make", "--dry-run", "smoke"], cwd=REPOSITORY, check=True)

@@ -12,7 +12,6 @@ import pytest
 import run
 from experiments import registry
 from experiments.cli import parse
-from experiments.config import files as plugin
 from experiments.config.files import load_config
 from experiments.workdir import Workdir
 from tests.command_line.command import in_repository
@@ -28,9 +27,9 @@ SHORT = [
 
 
 @pytest.fixture(autouse=True)
-def own_registries(monkeypatch):
+def own_registries():
     """Forget plugins, and what they register, after each test."""
-    monkeypatch.setattr(plugin, "_IMPORTED", set())
+    before_imports = {*sys.modules}
     registries = [each for each in vars(registry).values() if isinstance(each, registry.Registry)]
     before = [dict(each) for each in registries]
     with in_repository(), drawn_initial_states():
@@ -38,6 +37,9 @@ def own_registries(monkeypatch):
     for each, entries in zip(registries, before, strict=True):
         each.clear()
         each.update(entries)
+    for name in {*sys.modules} - before_imports:
+        if name.endswith("mine.py") or name == "my_plugin":
+            del sys.modules[name]
 
 
 @pytest.fixture
@@ -69,7 +71,7 @@ def test_the_page_is_a_plugin_that_trains_and_is_evaluated(mine, tmp_path, capsy
     (tmp_path / "run" / "results.json").unlink()
     assert run.main([*command, "--mode=evaluate"]) == 0
     assert scores in json.loads((tmp_path / "run" / "results.json").read_text())["splits"].values()
-    monkeypatch.setattr(plugin, "_IMPORTED", set())
+    monkeypatch.delitem(sys.modules, str(mine))
     for mode in ("train", "evaluate"):
         sentence = failure(capsys, *where, f"--mode={mode}")
         assert sentence.endswith(f"run was trained with a plugin: give --plugin={mine}")
@@ -104,7 +106,8 @@ def test_a_dataset_that_does_not_serve_the_task(mine, capsys):
 def test_a_plugin_may_be_a_module_and_its_errors_keep_their_traceback(
     tmp_path, monkeypatch, capsys
 ):
-    assert "--plugin=no.such is not there: name" in failure(capsys, "--plugin=no.such")
+    for missing in ("no.such", "experiments.no_such", "no/such.py"):
+        assert f"--plugin={missing} is not there" in failure(capsys, f"--plugin={missing}")
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "my_plugin.py").write_text("from experiments.registry import TASKS\nTASKS('x')(1)")
     parse(["run.py", "--plugin=my_plugin"])

@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from attention.modules import POSITIONS
-from experiments.config import data, model
 from experiments.config.build import Part, as_tree, build, option
-from experiments.config.train import MeshPart
+from experiments.config.parts import EncoderDecoderModel, MeshPart, SentenceBatchPart, TextPart
 from experiments.errors import UsageError, as_usage_errors, one_of
 from experiments.registry import DATASETS, EVALUATORS, TASKS, datasets_of
 
@@ -36,7 +35,7 @@ class Config(Part):
     seed: int = option(0, least=0, below=2**32)
     architecture: str = "transformer"
     data: Any
-    text: data.TextPart | None = None
+    text: TextPart | None = field(default=None, metadata={"part": True})
     batch: Any
     mesh: MeshPart = field(default_factory=MeshPart)
     model: Any
@@ -61,7 +60,7 @@ class Config(Part):
             )
         is_shared = self.text.joint if self.text else self.data.is_shared
         # An encoder-decoder alone reads both layers.
-        is_pair = type(self.model) is model.EncoderDecoderModel
+        is_pair = type(self.model) is EncoderDecoderModel
         if is_pair and self.model.tie == "all" and not is_shared:
             raise ValueError(
                 "model.tie='all' needs one vocabulary, and each language has its own: use 'output'"
@@ -79,7 +78,7 @@ class Config(Part):
             )
 
     def _check_batch(self, longest: int) -> None:
-        if isinstance(self.batch, data.SentenceBatchPart):
+        if isinstance(self.batch, SentenceBatchPart):
             lengths = self.batch.bucket_lengths
             if not lengths or max(lengths) > longest:
                 raise ValueError(
@@ -128,7 +127,7 @@ class Config(Part):
         if parts.decoding:
             kinds["decoding"] = (parts.decoding, f"task={task!r}")
         if config.is_shared is None:
-            kinds["text"] = (data.TextPart, f"data.name={name!r}")
+            kinds["text"] = (TextPart, f"data.name={name!r}")
         for part in {"text", "decoding"} & tree.keys() - kinds.keys():
             raise UsageError(f"data.name={name!r} of task={task!r} has no part {part!r}")
         built = {

@@ -5,17 +5,18 @@ of the library. `build` makes it from a mapping and adds the path of the part to
 a field is that of `option`, or its line in the "Attributes:" of the docstring.
 """
 
+import ast
 import dataclasses
 import inspect
 import math
 import re
 import types
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from reprlib import repr as brief
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from ml_collections import ConfigDict, config_dict
+from ml_collections import ConfigDict
 
 from attention.modules.numbers import check_number
 from experiments.errors import UsageError, nearest, one_of
@@ -108,7 +109,7 @@ def build(kind: type[AnyPart], tree: Mapping[str, Any], path: str = "", owner: s
         required = field.default is field.default_factory is dataclasses.MISSING
         if required and name not in tree:
             raise UsageError(f"{owner} needs the field '{path}{name}'")
-    values = {name: _converted(hints[name], value, f"{path}{name}") for name, value in tree.items()}
+    values = {name: converted(hints[name], value, f"{path}{name}") for name, value in tree.items()}
     try:
         return kind(**values)
     except ValueError as error:
@@ -119,70 +120,65 @@ def build(kind: type[AnyPart], tree: Mapping[str, Any], path: str = "", owner: s
         raise UsageError(f"{prefix}{sentence}") from error
 
 
-def _converted(hint: AnyValue, value: AnyValue, name: str) -> AnyValue:
-    """Return the value of a field as its type hint asks for; values of other types are left."""
-    kinds = _kinds(hint)
-    if value is None and (type(None) in get_args(hint) or hint is Any):
+def converted(hint: AnyValue, value: AnyValue, name: str) -> AnyValue:
+    """Return the value of a field as its type hint asks for; text, as of a flag, is read.
+
+    Raises:
+        UsageError: a value of another type.
+    """
+    kinds, is_optional = _kinds(hint)
+    if isinstance(value, str) and not {str, Any} & {*kinds}:
+        value = _literal(value)
+    if is_optional and value in (None, "None"):
         return None
     for kind in kinds:
         if dataclasses.is_dataclass(kind):
             return value if isinstance(value, kind) else build(kind, value, f"{name}.")
         base = get_origin(kind) or kind
         if base in (tuple, Sequence) and isinstance(value, list | tuple):
-            return tuple(_converted(get_args(kind)[0], each, name) for each in value)
+            item, *_ = get_args(kind) or (Any,)
+            return tuple(converted(item, element, name) for element in value)
         if base is float and isinstance(value, int | str) and not isinstance(value, bool):
             with suppress(ValueError):  # of text, where a field is a number or a word
-                return float(value) if not isinstance(value, str) or str in kinds else value
+                return float(value)
     known = [base for kind in kinds if (base := get_origin(kind) or kind) in KINDS]
-    if not known or any(isinstance(value, each) and _is_bool(value, each) for each in known):
+    if not known or any(_has_type(value, base) for base in known):
         return value
     raise UsageError(f"{name} must be {KINDS[known[0]]}, got {value!r}")
 
 
-def _is_bool(value: AnyValue, kind: type) -> bool:
-    """Return whether a value and a type are both bool or both not; isinstance(True, int) holds."""
-    return isinstance(value, bool) == (kind is bool)
+def _has_type(value: AnyValue, kind: type) -> bool:
+    # isinstance(True, int) holds.
+    return isinstance(value, kind) and isinstance(value, bool) == (kind is bool)
 
 
-def _kinds(hint: AnyValue) -> list[AnyValue]:
-    """Return the types of a hint, without None."""
+def _literal(text: str) -> AnyValue:
+    try:
+        return ast.literal_eval({"true": "True", "false": "False"}.get(text, text))
+    except (ValueError, SyntaxError):
+        return text
+
+
+def _kinds(hint: AnyValue) -> tuple[list[AnyValue], bool]:
+    """Return the types of a hint without None, and whether None is one."""
     is_union = get_origin(hint) in (Union, types.UnionType)
-    return [kind for kind in (get_args(hint) if is_union else (hint,)) if kind is not type(None)]
-
-
-def _leaf_values(part: AnyValue) -> Iterator[tuple[str, AnyValue, AnyValue]]:
-    """Yield name, type hint and value of each field; a part that is None is left out."""
-    hints = get_type_hints(type(part))
-    for field in fields_of(type(part)):
-        hint, value = hints[field.name], getattr(part, field.name)
-        is_part = field.metadata.get("part") or any(map(dataclasses.is_dataclass, _kinds(hint)))
-        if value is not None or not is_part:
-            yield field.name, hint, value
+    kinds = [kind for kind in (get_args(hint) if is_union else (hint,)) if kind is not type(None)]
+    return kinds, hint is Any or type(None) in get_args(hint)
 
 
 def as_tree(part: AnyValue) -> dict[str, Any]:
     """Return the fields of a part as nested dictionaries; a part that is None is left out."""
-    return {
-        name: as_tree(value) if dataclasses.is_dataclass(value) else value
-        for name, _, value in _leaf_values(part)
-    }
+    tree = {}
+    for field in fields_of(type(part)):
+        value = getattr(part, field.name)
+        if value is not None or not field.metadata.get("part"):
+            tree[field.name] = as_tree(value) if dataclasses.is_dataclass(value) else value
+    return tree
 
 
 def as_config_dict(part: AnyValue) -> ConfigDict:
-    """Return the fields of a part, or of a whole config, as a ConfigDict.
-
-    A field whose value is None takes a value of the first type of the field; a part that is None is
-    left out.
-    """
-    fields = {}
-    for name, hint, value in _leaf_values(part):
-        if dataclasses.is_dataclass(value):
-            fields[name] = as_config_dict(value)
-        elif isinstance(value, Mapping):
-            fields[name] = ConfigDict(dict(value))
-        else:
-            fields[name] = config_dict.placeholder(_kinds(hint)[0]) if value is None else value
-    return ConfigDict(fields)
+    """Return the fields of a part, or of a whole config, as a ConfigDict."""
+    return ConfigDict(as_tree(part))
 
 
 def helps(part: AnyValue, prefix: str = "") -> dict[str, str]:

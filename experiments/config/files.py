@@ -3,7 +3,7 @@
 import sys
 from importlib import import_module
 from importlib.machinery import SourceFileLoader
-from importlib.util import find_spec, module_from_spec, spec_from_loader
+from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from types import ModuleType
 
@@ -13,7 +13,6 @@ from experiments.errors import UsageError, nearest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DEFAULT = "toy_translation"  # configuration of a command without --config
-_IMPORTED: set[str] = set()  # plugins of this process: paths, and names of modules
 
 
 def load_config(name: str) -> ConfigDict:
@@ -71,41 +70,32 @@ def import_plugin(name: str) -> None:
         UsageError: it is missing. Errors of its code keep their traceback.
     """
     is_file = name.endswith(".py") or "/" in name
-    key = _key(Path(name)) if is_file else name
-    if not (Path(name).is_file() if is_file else _is_module(name)):
-        raise UsageError(f"--plugin={name} is not there: name a Python file or a module")
-    if key not in _IMPORTED:
-        import_file(Path(name)) if is_file else import_module(name)
-        _IMPORTED.add(key)
-
-
-def _is_module(name: str) -> bool:
+    sentence = f"--plugin={name} is not there: name a Python file or a module"
+    if is_file and not Path(name).is_file():
+        raise UsageError(sentence)
     try:
-        return find_spec(name) is not None
-    except (ModuleNotFoundError, ValueError):  # of a package that is missing, or an odd name
-        return False
+        import_file(Path(name)) if is_file else import_module(name)
+    except ModuleNotFoundError as error:
+        if is_file or not f"{name}.".startswith(f"{error.name}."):
+            raise  # a module that the plugin needs
+        raise UsageError(sentence) from error
 
 
 def is_imported(name: str) -> bool:
     """Return whether this process has imported a plugin of that name, maybe in another folder."""
-    return Path(name).name in {Path(key).name for key in _IMPORTED}
+    return Path(name).name in {Path(key).name for key in sys.modules}
 
 
 def import_file(path: Path) -> ModuleType:
-    """Execute a Python file and return its module; a plugin is not executed again."""
-    key = _key(path)
-    if key in _IMPORTED:
-        return sys.modules[key]
-    loader = SourceFileLoader(key, str(path))
-    module = module_from_spec(spec_from_loader(key, loader))
-    sys.modules[key] = module  # where dataclasses find the types of their fields
-    try:
-        loader.exec_module(module)
-    except BaseException:
-        del sys.modules[key]
-        raise
-    return module
-
-
-def _key(path: Path) -> str:
-    return str(path.resolve())
+    """Execute a Python file once in this process, and return its module."""
+    key = str(path.resolve())
+    if key not in sys.modules:
+        loader = SourceFileLoader(key, key)
+        module = module_from_spec(spec_from_loader(key, loader))
+        sys.modules[key] = module  # where dataclasses find the types of their fields
+        try:
+            loader.exec_module(module)
+        except BaseException:
+            del sys.modules[key]
+            raise
+    return sys.modules[key]

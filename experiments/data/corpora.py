@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any, ClassVar, NamedTuple
 
 from experiments.config.build import option
-from experiments.config.data import Data
+from experiments.config.parts import Data
 from experiments.data.examples import SentencePair
 from experiments.data.source import Source
 from experiments.data.subwords import Subwords

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from experiments.config.build import option
-from experiments.config.data import Splits
+from experiments.config.parts import Splits
 from experiments.data.corpora import (
     UNREADABLE,
     CorpusData,

@@ -14,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 
 from experiments.config.build import as_tree, option
-from experiments.config.data import SMALLEST_TRAIN, RandomData, Sizes
+from experiments.config.parts import SMALLEST_TRAIN, RandomData, Sizes
 from experiments.data.examples import SentencePair
 from experiments.data.sequences import generator
 from experiments.data.source import Source

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.config.data import RandomData
+from experiments.config.parts import RandomData
 from experiments.data.examples import SentencePair
 from experiments.data.source import Source
 from experiments.registry import dataset

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 
-from experiments.config.data import Splits
+from experiments.config.parts import Splits
 from experiments.data.corpora import (
     CorpusData,
     Line,

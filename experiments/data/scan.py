@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from experiments.config.build import option
-from experiments.config.data import RandomData
+from experiments.config.parts import RandomData
 from experiments.data.examples import SentencePair
 from experiments.data.sequences import generator
 from experiments.data.source import Source

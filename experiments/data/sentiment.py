@@ -14,7 +14,7 @@ import random
 from dataclasses import dataclass, field
 
 from experiments.config.build import as_tree, option
-from experiments.config.data import RandomData, Sizes
+from experiments.config.parts import RandomData, Sizes
 from experiments.data.examples import SentencePair
 from experiments.data.source import Source
 from experiments.registry import dataset

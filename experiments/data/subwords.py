@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 import sentencepiece
 
-from experiments.config.data import SMALLEST_SUBWORDS, TextPart
+from experiments.config.parts import SMALLEST_SUBWORDS, TextPart
 from experiments.data.examples import EncodedExamples, EncodedPair, SentencePair
 from experiments.data.tokenizers import (
     BOS,

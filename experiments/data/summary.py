@@ -17,7 +17,7 @@ from typing import ClassVar, NamedTuple
 
 from attention.modules.numbers import check_number
 from experiments.config.build import option
-from experiments.config.data import SMALLEST_TRAIN, RandomData, Sizes
+from experiments.config.parts import SMALLEST_TRAIN, RandomData, Sizes
 from experiments.data.examples import SentencePair
 from experiments.data.source import Source
 from experiments.data.tokenizers import Words

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from experiments.config.build import option
-from experiments.config.data import RandomData
+from experiments.config.parts import RandomData
 from experiments.data.corpora import name_of_files
 from experiments.data.examples import SentencePair
 from experiments.data.sequences import generator

@@ -17,7 +17,7 @@ from pathlib import Path
 import tensorflow_datasets as tfds
 
 from experiments.config.build import option
-from experiments.config.data import Splits
+from experiments.config.parts import Splits
 from experiments.data.corpora import CorpusData, Line, corpus_source
 from experiments.errors import UsageError, one_of
 from experiments.files import read_json

@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
-from experiments.config.data import TextPart
+from experiments.config.parts import TextPart
 from experiments.data.examples import EncodedPair, SentencePair, fingerprint
 from experiments.errors import UsageError, nearest
 from experiments.files import write_whole

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import tensorflow_datasets as tfds
 from absl import logging
 
-from experiments.config.data import RandomData
+from experiments.config.parts import RandomData
 from experiments.data.examples import SentencePair
 from experiments.data.source import Source
 from experiments.data.tokenizers import WORDS, Words

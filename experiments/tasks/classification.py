@@ -12,9 +12,7 @@ from jax import Array
 from attention.modules import Classifier, Embedding, PatchEmbedding
 from experiments.analysis.collect import Example
 from experiments.config import Config
-from experiments.config.data import ExampleBatchPart
-from experiments.config.model import ClassifierModel
-from experiments.config.train import LabelTrainPart
+from experiments.config.parts import ClassifierModel, ExampleBatchPart, LabelTrainPart
 from experiments.data.examples import EncodedPair
 from experiments.data.pipeline import Buckets, ShuffledBatches, SortedBatches
 from experiments.data.tokenizers import PAD, SPECIALS, WHOLE, Tokenizers, Words

@@ -12,9 +12,7 @@ from jax import Array
 from attention.modules import LanguageModel
 from attention.primitives import masks
 from experiments.analysis.collect import Example
-from experiments.config.data import TextBatchPart
-from experiments.config.model import DecoderModel, SamplingPart
-from experiments.config.train import LabelTrainPart
+from experiments.config.parts import DecoderModel, LabelTrainPart, SamplingPart, TextBatchPart
 from experiments.data.packing import PackedBatch
 from experiments.data.pipeline import PackedRows, ShuffledBatches, SortedBatches
 from experiments.data.text_windows import FixedWindows, RandomWindows, TextBatch

@@ -14,9 +14,7 @@ from attention.modules import MaskedLanguageModel
 from attention.primitives import masks
 from experiments.analysis.collect import Example
 from experiments.analysis.senses import SenseVectors, check_senses, occurrences, sense_accuracy
-from experiments.config.data import SentenceBatchPart
-from experiments.config.model import EncoderModel
-from experiments.config.train import LabelTrainPart
+from experiments.config.parts import EncoderModel, LabelTrainPart, SentenceBatchPart
 from experiments.data.examples import EncodedExamples, EncodedPair
 from experiments.data.masking import FixedMasks, MaskedBatch, MaskedBatches, Masking
 from experiments.data.packing import Batch

@@ -19,7 +19,7 @@ from attention.modules import Output
 from attention.primitives import masks
 from experiments.analysis.collect import Collector, Example
 from experiments.config import Config
-from experiments.config.train import MONITORED, with_steps
+from experiments.config.parts import MONITORED, with_steps
 from experiments.data.corpora import warn_dropped
 from experiments.data.examples import EncodedExamples, EncodedPair, SentencePair
 from experiments.data.pipeline import FiniteBatches, TrainingBatches, reads_rows

@@ -12,7 +12,7 @@ from flax import nnx
 from attention.decoding import GenerationOutput, Greedy, Sample, generate, stream
 from attention.modules import POSITIONS
 from experiments.config import Config
-from experiments.config.model import SamplingPart
+from experiments.config.parts import SamplingPart
 from experiments.data.tokenizers import EOS, Tokenizer
 from experiments.devices import compiled
 from experiments.processes import gather_to_host

@@ -17,9 +17,13 @@ from experiments.analysis.attribution import Explainer
 from experiments.analysis.collect import Example
 from experiments.analysis.figures import maps_figure, save
 from experiments.config import Config
-from experiments.config.data import PairBatchPart
-from experiments.config.model import EncoderDecoderModel, RecurrentModel, SearchPart
-from experiments.config.train import LabelTrainPart
+from experiments.config.parts import (
+    EncoderDecoderModel,
+    LabelTrainPart,
+    PairBatchPart,
+    RecurrentModel,
+    SearchPart,
+)
 from experiments.data.examples import EncodedExamples, EncodedPair
 from experiments.data.packing import Batch, PackedPairs, row_lengths
 from experiments.data.pipeline import Buckets, PackedRows, ShuffledBatches, SortedBatches

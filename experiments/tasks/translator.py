@@ -12,7 +12,7 @@ from jax import Array
 
 from attention.decoding import GNMT, Beam, GenerationOutput, Greedy, StoppingCriteria, generate
 from attention.modules import Output
-from experiments.config.model import SearchPart
+from experiments.config.parts import SearchPart
 from experiments.data.tokenizers import BOS, EOS, Tokenizers
 from experiments.files import split_lines
 from experiments.tasks.by_rows import by_rows

@@ -15,9 +15,7 @@ from experiments.analysis.senses import (
     occurrences,
     sense_accuracy,
 )
-from experiments.config.data import SkipGramBatchPart
-from experiments.config.model import SkipGramModel
-from experiments.config.train import TrainPart
+from experiments.config.parts import SkipGramBatchPart, SkipGramModel, TrainPart
 from experiments.data.skip_grams import SkipGramBatch, SkipGramBatches
 from experiments.data.tokenizers import SPECIALS
 from experiments.learner import TrainState

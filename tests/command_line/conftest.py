@@ -14,7 +14,6 @@ from experiments.tasks.translator import Translator
 from tests.command_line.command import command, in_repository
 from tests.experiments.initial_states import drawn_initial_states
 
-MAPS = "sample_maps"  # a field of `train` that changes no step
 FALLING = "linear", "cosine"  # schedules that depend on the number of steps
 
 
@@ -37,7 +36,7 @@ def compile_once():
 
     def learner(make_model, loss, config):
         sizes = [each and len(each) for each in make_model.__self__.tokenizers]
-        same = {MAPS} if config.train.schedule in FALLING else {MAPS, "steps"}
+        same = () if config.train.schedule in FALLING else ("steps",)
         training = {name: value for name, value in vars(config.train).items() if name not in same}
         parts = config.task, config.architecture, config.seed, config.batch, config.model
         key = repr([*parts, config.mesh, training, sizes])

@@ -5,7 +5,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from experiments.config.train import TrainPart, with_steps
+from experiments.config.parts import TrainPart, with_steps
 from experiments.data.examples import EncodedExamples, EncodedPair
 from experiments.data.pipeline import Buckets, Epoch, PackedRows, ShuffledBatches
 from experiments.data.text_windows import RandomWindows

@@ -11,7 +11,7 @@ from flax import nnx
 from attention.modules import ACTIVATIONS, Context, LanguageModel, TransformerConfig
 from configs import char_lm_moe
 from experiments.config import Config
-from experiments.config.model import ExpertsPart
+from experiments.config.parts import ExpertsPart
 from experiments.data.text_windows import TextBatch
 from experiments.data.tokenizers import CharacterTokenizer, Tokenizers
 from experiments.describe import token_costs

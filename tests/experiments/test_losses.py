@@ -10,7 +10,7 @@ import optax
 import pytest
 from ml_collections import ConfigDict
 
-from experiments.config.train import MeshPart
+from experiments.config.parts import MeshPart
 from experiments.errors import UsageError
 from experiments.losses import (
     add_auxiliary,

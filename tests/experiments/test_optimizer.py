@@ -9,8 +9,7 @@ import pytest
 from flax import nnx
 
 from attention.modules import LanguageModel
-from experiments.config.model import DecoderModel
-from experiments.config.train import TrainPart
+from experiments.config.parts import DecoderModel, TrainPart
 from experiments.optimizer import optimizer, schedule
 
 NAMES = ("constant", "linear", "cosine", "inverse_sqrt")

@@ -13,7 +13,7 @@ from flax import nnx
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from experiments import sharding
-from experiments.config.train import MeshPart
+from experiments.config.parts import MeshPart
 from experiments.data.pipeline import Rows
 from experiments.errors import UsageError
 from experiments.sharding import (

@@ -9,7 +9,7 @@ from configs import char_lm
 from experiments import learner
 from experiments.config import Config
 from experiments.config.files import load_config
-from experiments.config.model import without_own_fields
+from experiments.config.parts import without_own_fields
 from experiments.devices import compiled
 from experiments.errors import UsageError
 from experiments.registry import TASKS

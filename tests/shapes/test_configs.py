@@ -15,9 +15,7 @@ from experiments.config import Config
 from tests.shapes.shapes import array, check_tree
 
 FOLDER = Path(__file__).resolve().parents[2] / "configs"
-HELPERS = {"defaults", "forms"}
-BENCHMARKS = {"benchmark", "benchmark_models", "benchmark_steps"}
-OTHERS = BENCHMARKS | {"ledger", "presets", "pretrained"}  # no model is trained
+OTHERS = {"defaults", "benchmark", "benchmark_models", "presets", "pretrained"}  # train nothing
 
 TEXT = dict.fromkeys(("inputs", "labels"), "int32 [B, T]")
 COUNTED = TEXT | {"counted": "bool [B, T]"}
@@ -54,7 +52,7 @@ def configs() -> dict[str, Config]:
     """Return every config that trains a model."""
     found = {}
     for name in sorted(path.stem for path in FOLDER.glob("*.py")):
-        if name not in HELPERS | OTHERS:
+        if name not in OTHERS:
             config = importlib.import_module(f"configs.{name}").get_config()
             one_device = {"mesh": {"data": 1}}  # or rows would be padded to divide the devices
             found[name] = Config.read(config.to_dict() | one_device)

@@ -17,7 +17,7 @@ from attention.modules.positions import AlibiScores, LearnedPositions, Rotary
 from attention.modules.transformer import Block, Decoder, Encoder, Layers, Residual
 from attention.primitives.positions import sinusoidal
 from attention.primitives.scores import alibi_slopes
-from experiments.config.data import TextPart
+from experiments.config.parts import TextPart
 from experiments.data.subwords import SubwordTokenizer
 from experiments.data.tokenizers import (
     BOS,

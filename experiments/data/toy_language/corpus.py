@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from experiments.config.build import option
-from experiments.config.data import SMALLEST_TRAIN, Sizes
+from experiments.config.parts import SMALLEST_TRAIN, Sizes
 from experiments.data.examples import SentencePair
 from experiments.data.tokenizers import tokenize
 from experiments.data.toy_language.sentences import Derivation, derive

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from configs import multi30k
 from experiments.config import Config
-from experiments.config.data import SUBWORDS, TextPart
+from experiments.config.parts import SUBWORDS, TextPart
 from experiments.data.examples import SentencePair
 from experiments.data.source import Splits
 from experiments.data.store import store_text

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from experiments.config.train import MeshPart
+from experiments.config.parts import MeshPart
 from experiments.sharding import make_mesh
 from experiments.tasks.by_rows import FEWEST_ROWS, by_rows
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.config.data import TextPart
+from experiments.config.parts import TextPart
 from experiments.data.examples import SentencePair
 from experiments.data.subwords import Subwords
 from experiments.data.tokenizers import BOS, EOS, WORDS, Characters, Words

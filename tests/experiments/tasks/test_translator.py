@@ -15,7 +15,7 @@ from configs import toy_translation, toy_translation_rnn
 from experiments.analysis.collect import Collector
 from experiments.config import Config
 from experiments.config.build import as_config_dict
-from experiments.config.model import SearchPart
+from experiments.config.parts import SearchPart
 from experiments.data.tokenizers import (
     EOS,
     PAD,

@@ -23,7 +23,7 @@ from experiments.analysis.page.model_data import (
     side_data,
 )
 from experiments.config import Config
-from experiments.config.data import TextPart
+from experiments.config.parts import TextPart
 from experiments.data.examples import SentencePair
 from experiments.data.subwords import Subwords
 from experiments.data.tokenizers import (
