@@ -19,8 +19,7 @@ from experiments.data.examples import SentencePair
 from experiments.data.sequences import generator
 from experiments.data.source import Source
 from experiments.data.tokenizers import Words
-from experiments.data.toy import load_pairs
-from experiments.data.toy_language.corpus import ToySizes
+from experiments.data.toy import ToySizes, load_pairs
 from experiments.errors import one_of
 from experiments.registry import dataset
 

@@ -13,7 +13,7 @@ from jax import Array
 from attention.modules import MaskedLanguageModel
 from attention.primitives import masks
 from experiments.analysis.collect import Example
-from experiments.analysis.senses import SenseVectors, check_senses, occurrences, sense_accuracy
+from experiments.analysis.senses import SenseVectors, check_senses, sense_accuracy
 from experiments.config.data import SentenceBatchPart
 from experiments.config.model import EncoderModel
 from experiments.config.train import LabelTrainPart
@@ -22,6 +22,7 @@ from experiments.data.masking import FixedMasks, MaskedBatch, MaskedBatches, Mas
 from experiments.data.packing import Batch
 from experiments.data.pipeline import Buckets, SortedBatches
 from experiments.data.tokenizers import EOS, SPECIALS
+from experiments.data.toy_language.phenomena import occurrences
 from experiments.learner import TrainState
 from experiments.losses import TokenLosses
 from experiments.registry import TaskParts, task

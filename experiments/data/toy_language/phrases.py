@@ -1,23 +1,107 @@
-"""Noun phrases: determiners, adjectives and their order, names, pronouns, places."""
+"""Phrases in both languages, and those of nouns: determiners, adjectives, names, pronouns, places.
+
+Every French word refers to the English words it translates. English words are compared by identity,
+so phrases are joined by concatenating lists, in the order of each language. Positions, elision and
+contraction are computed at the end.
+"""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
+from experiments.data.examples import SentencePair
 from experiments.data.toy_language import lexicon
-from experiments.data.toy_language.lexicon import Adjective, Noun, english_plural, french_plural
-from experiments.data.toy_language.phrase import Phrase, definite, english, french, phrase
+from experiments.data.toy_language.lexicon import Adjective, Noun
 
 T = TypeVar("T")
 
+_POSSESSIVES = ("my", "his", "her", "our", "your", "their")
 ENGLISH_ORDER = ("before", "quality", "colour", "origin", "material")
 COUNTLESS = ("mass", "drink", "beverage")
-# Classes of which only the nouns in `OWNED` have possessives.
+# Classes of which only the nouns in the table `owned` have possessives.
 _SELDOM_OWNED = (
     "person", "animal", "bird", "creature", "building", "land", "shore", "water", "part",
     "polysemous",
 )  # fmt: skip
+
+
+@dataclass(eq=False, slots=True)
+class English:
+    """One English word at one position of a sentence."""
+
+    text: str
+
+
+class French(NamedTuple):
+    """One French word, and the English words it translates."""
+
+    text: str
+    sources: tuple[English, ...] = ()
+
+
+@dataclass
+class Phrase:
+    """The same phrase in both languages, each in its own order."""
+
+    english: list[English] = field(default_factory=list)
+    french: list[French] = field(default_factory=list)
+
+    def __add__(self, other: "Phrase") -> "Phrase":
+        """Concatenate two phrases, in both languages."""
+        return Phrase(self.english + other.english, self.french + other.french)
+
+
+def english(text: str) -> list[English]:
+    """Return the English words of a text."""
+    return [English(word) for word in text.split()]
+
+
+def french(text: str, sources: Iterable[English] = ()) -> list[French]:
+    """Return French words that all translate the same English words."""
+    sources = tuple(sources)
+    return [French(word, sources) for word in text.split()]
+
+
+def phrase(english_text: str, french_text: str) -> Phrase:
+    """Return a phrase, aligned word by word if both sides have equally many words."""
+    words, texts = english(english_text), french_text.split()
+    if len(words) != len(texts):
+        return Phrase(words, french(french_text, words))
+    return Phrase(words, [French(text, (word,)) for text, word in zip(texts, words, strict=True)])
+
+
+def definite(english_text: str, article: str, noun: str) -> Phrase:
+    """Return a name whose French article translates *the*, or nothing if English has none."""
+    words = english(english_text)
+    the = [word for word in words if word.text == "the"]
+    return Phrase(words, french(article, the) + french(noun, words[len(the) :]))
+
+
+def finish(sentence: Phrase) -> SentencePair:
+    """Contract and elide the French words, from the last to the first, and number the links.
+
+    >>> finish(phrase("Paul", "Paul") + phrase("of", "de") + definite("Africa", "la", "Afrique"))
+    SentencePair(source='Paul of Africa', target="Paul de l'Afrique", links='0-0 1-1 2-3')
+    """
+    contractions = {(first, second): word for first, second, word in lexicon.table("contraction")}
+    spelt: list[French] = []
+    for text, sources in reversed(sentence.french):
+        following = spelt[-1].text if spelt else "."
+        if (text, following) in contractions:
+            sources += spelt.pop().sources
+            text = contractions[text, following]
+        elif text in lexicon.forms("elided") and lexicon.starts_with_vowel(following):
+            text = lexicon.forms("elided")[text][0]
+        spelt.append(French(text, sources))
+    spelt.reverse()
+    place = {id(word): i for i, word in enumerate(sentence.english)}
+    links = sorted({(place[id(s)], j) for j, word in enumerate(spelt) for s in word.sources})
+    return SentencePair(
+        " ".join(word.text for word in sentence.english),
+        " ".join(word.text for word in spelt).replace("' ", "'"),
+        " ".join(f"{source}-{target}" for source, target in links),
+    )
 
 
 @dataclass
@@ -54,7 +138,7 @@ class Draft:
 
 @dataclass
 class NounPhrase(Phrase):
-    """A noun phrase, its gender ("?" if unknown), and its person, as in `lexicon.PERSONS`."""
+    """A noun phrase, its gender ("?" if unknown), and its person, as in `PERSONS`."""
 
     gender: str = "?"
     person: str = "il"
@@ -78,7 +162,7 @@ def referring(words: Phrase, gender: str, person: str, noun: Noun | None = None)
 
 def pick_noun(d: Draft, kinds: Sequence[str]) -> Noun:
     """Choose a noun of one of the classes."""
-    return d.choose([noun for kind in kinds for noun in lexicon.KINDS[kind]])
+    return d.choose([noun for kind in kinds for noun in lexicon.nouns_of(kind)])
 
 
 def noun_phrase(
@@ -112,17 +196,17 @@ def _determiners(noun: Noun, plural: bool, negated: bool) -> list[str]:
     if noun.kind in COUNTLESS:
         return ["the", "the", "some", "some", "some", "his", "her"]
     pool = ["the"] * 4 + ["this"]
-    if noun.english in lexicon.OWNED or noun.kind not in _SELDOM_OWNED:
-        pool += lexicon.POSSESSIVES
+    if noun.english in lexicon.forms("owned") or noun.kind not in _SELDOM_OWNED:
+        pool += _POSSESSIVES
     if not plural:
         return pool + ["a"] * 4
     # "did not find two cats" is ambiguous in both languages.
-    return pool + ["some"] * 2 + ([] if negated else list(lexicon.NUMBERS))
+    return pool + ["some"] * 2 + ([] if negated else ["two", "three", "many"])
 
 
 def _pick_adjectives(d: Draft, noun: Noun) -> list[Adjective]:
     """Choose up to two adjectives that suit the noun, in English order."""
-    fitting = lexicon.ADJECTIVES_OF.get(noun.kind)
+    fitting = lexicon.adjectives_of(noun.kind)
     if not fitting or d.chance(0.5):
         return []
     first = d.choose(fitting)
@@ -139,8 +223,8 @@ def _with_adjectives(d: Draft, noun: Noun, plural: bool, adjectives: Sequence[Ad
     Two adjectives after the French noun are in reverse English order: a fluffy blue creature, une
     créature bleue et duveteuse. There is no *et* after an origin: un livre français célèbre.
     """
-    noun_words = english(english_plural(noun.english) if plural else noun.english)
-    head = french(french_plural(noun.french) if plural else noun.french, noun_words)
+    noun_words = english(lexicon.english_plural(noun.english) if plural else noun.english)
+    head = french(lexicon.french_plural(noun.french) if plural else noun.french, noun_words)
     d.content.add(noun.english)
     if noun.cues:
         d.senses.append(noun)
@@ -168,13 +252,17 @@ def agreeing(
 
 def _determine(determiner: str, rest: Phrase, noun: Noun, plural: bool) -> Phrase:
     """Add a determiner to a noun with its adjectives."""
-    word, form = determiner, lexicon.DETERMINERS[determiner][2 if plural else noun.gender == "f"]
-    if word == "some" and plural and rest.french[0].text != french_plural(noun.french):
+    word, form = (
+        determiner,
+        lexicon.forms("determiner")[determiner][2 if plural else noun.gender == "f"],
+    )
+    if word == "some" and plural and rest.french[0].text != lexicon.french_plural(noun.french):
         form = "de"  # before an adjective: de grands chiens
     if word == "no":  # the object of a negation: il ne mange pas de pomme
         word = "any" if plural or noun.kind in COUNTLESS else "a"
     if word == "a":
-        word = lexicon.english_article(rest.english[0].text)
+        following = rest.english[0].text
+        word = "an" if following[0] in "aeiouAEIOU" or following == "honest" else "a"
     if word == "this" and plural:
         word = "these"
     return phrase(word, form) + rest
@@ -192,17 +280,14 @@ def person_name(d: Draft) -> NounPhrase:
 
 def _new_name(d: Draft) -> tuple[str, str]:
     """Choose a name that the sentence does not contain yet, and its gender."""
-    chosen = d.choose([name for name in lexicon.NAMES if name[0] not in d.named])
+    chosen = d.choose([name for name in lexicon.table("name") if name[0] not in d.named])
     d.named.add(chosen[0])
     return chosen
 
 
 def speaker(d: Draft) -> NounPhrase:
     """Choose I, we, you, he or she."""
-    word, french_word, person, gender = d.choose((
-        ("I", "je", "je", "?"), ("we", "nous", "nous", "?"), ("you", "vous", "vous", "?"),
-        ("he", "il", "il", "m"), ("she", "elle", "il", "f"),
-    ))  # fmt: skip
+    word, french_word, person, gender = d.choose(lexicon.table("pronoun"))
     return referring(phrase(word, french_word), gender, person)
 
 
@@ -220,8 +305,8 @@ def living(d: Draft, kinds: Sequence[str]) -> NounPhrase:
     kind = "person" if "person" in kinds and d.chance(0.5) else d.choose(kinds)
     # Most professions in the lexicon are masculine, so women are chosen separately.
     women = kind == "person" and d.chance(0.35)
-    nouns = [noun for noun in lexicon.KINDS[kind] if noun.gender == "f" or not women]
-    return noun_phrase(d, d.choose(nouns))
+    candidates = [noun for noun in lexicon.nouns_of(kind) if noun.gender == "f" or not women]
+    return noun_phrase(d, d.choose(candidates))
 
 
 def stand_in(meant: NounPhrase) -> NounPhrase:
@@ -249,7 +334,7 @@ def object_pronoun(meant: NounPhrase) -> Phrase:
 
 def country(d: Draft, use: str) -> Phrase:
     """Choose a country or town: `in`, `to` or `from` it, or as an `object`."""
-    name, french_name, article = d.choose(lexicon.COUNTRIES)
+    name, french_name, article = d.choose(lexicon.table("country"))
     d.combinations.add(("place", use, name))
     if use == "object":
         return definite(name, article, french_name)
@@ -263,7 +348,8 @@ def place(d: Draft) -> Phrase:
     if d.chance(0.3):
         return country(d, "in")
     noun = pick_noun(d, ("land", "shore", "water", "building"))
-    word, french_word, _ = d.choose([p for p in lexicon.PREPOSITIONS if noun.kind in p[2]])
+    fitting = [row for row in lexicon.table("preposition") if noun.kind in row[2].split("/")]
+    word, french_word, _ = d.choose(fitting)
     d.combine("place", word, noun)
     where = noun_phrase(d, noun, determiner=d.choose(("the", "the", "the", "a", "this")))
     return phrase(word, french_word) + where
@@ -271,7 +357,7 @@ def place(d: Draft) -> Phrase:
 
 def in_water(d: Draft) -> Phrase:
     """Choose a place in water: in the river, in a lake."""
-    noun = d.choose(lexicon.KINDS["water"])
+    noun = d.choose(lexicon.nouns_of("water"))
     determiner = d.choose(("the", "a", "this"))
     return phrase("in", "dans") + noun_phrase(d, noun, determiner=determiner, plural=False)
 
@@ -280,7 +366,7 @@ def destination(d: Draft, use: str) -> Phrase:
     """Choose a destination or origin, with the preposition `at`, `to` or `from`."""
     if d.chance(0.4):
         return country(d, "in" if use == "at" else use)
-    noun = d.choose(lexicon.KINDS["building"])
+    noun = d.choose(lexicon.nouns_of("building"))
     d.combine("place", use, noun)
     where = noun_phrase(d, noun, determiner="the", plural=False, adjectives=())
     return phrase(use, "de" if use == "from" else "à") + where
