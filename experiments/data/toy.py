@@ -24,7 +24,7 @@ from experiments.config.data import SMALLEST_TRAIN, RandomData, Sizes
 from experiments.data.examples import SentencePair
 from experiments.data.source import Source
 from experiments.data.tokenizers import WORDS, Words, tokenize
-from experiments.data.toy_language.sentences import Derivation, derive
+from experiments.data.toy_language.sentences import derive
 from experiments.registry import dataset
 
 SHORTEST, LONGEST, LONGEST_OF_ALL = 3, 20, 32
@@ -61,8 +61,8 @@ def is_held_out(combination: tuple[str, str, str], seed: int) -> bool:
     return zlib.crc32(f"{seed} {' '.join(combination)}".encode()) % HELD_OUT_ONE_IN == 0
 
 
-def derivations(seed: int) -> Iterator[Derivation]:
-    """Yield derivations without end; they may repeat."""
+def derivations(seed: int) -> Iterator[tuple[SentencePair, set[tuple[str, str, str]]]]:
+    """Yield results of `derive` without end; they may repeat."""
     rng = random.Random(seed)
     while True:
         yield derive(rng)

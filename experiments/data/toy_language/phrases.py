@@ -15,7 +15,6 @@ from experiments.data.toy_language import lexicon
 from experiments.data.toy_language.lexicon import Adjective, Noun
 
 T = TypeVar("T")
-
 _POSSESSIVES = ("my", "his", "her", "our", "your", "their")
 ENGLISH_ORDER = ("before", "quality", "colour", "origin", "material")
 COUNTLESS = ("mass", "drink", "beverage")
@@ -105,6 +104,82 @@ def finish(sentence: Phrase) -> SentencePair:
 
 
 @dataclass
+class NounPhrase(Phrase):
+    """A noun phrase, its gender ("?" if unknown), and its person, as in `PERSONS`."""
+
+    gender: str = "?"
+    person: str = "il"
+    noun: Noun | None = None
+
+    @property
+    def plural(self) -> bool:
+        """Whether adjectives and participles are plural."""
+        return self.person not in ("je", "il")
+
+    @property
+    def kind(self) -> str:
+        """Class of the noun."""
+        return self.noun.kind if self.noun else "person"
+
+
+def referring(words: Phrase, gender: str, person: str, noun: Noun | None = None) -> NounPhrase:
+    """Return the words as a noun phrase."""
+    return NounPhrase(words.english, words.french, gender, person, noun)
+
+
+def _determiners(noun: Noun, plural: bool, negated: bool) -> list[str]:
+    """Return the determiners to choose from; one that repeats is more probable."""
+    if noun.kind in COUNTLESS:
+        return ["the", "the", "some", "some", "some", "his", "her"]
+    pool = ["the"] * 4 + ["this"]
+    if noun.english in lexicon.forms("owned") or noun.kind not in _SELDOM_OWNED:
+        pool += _POSSESSIVES
+    if not plural:
+        return pool + ["a"] * 4
+    # "did not find two cats" is ambiguous in both languages.
+    return pool + ["some"] * 2 + ([] if negated else ["two", "three", "many"])
+
+
+def _determine(determiner: str, rest: Phrase, noun: Noun, plural: bool) -> Phrase:
+    """Add a determiner to a noun with its adjectives."""
+    word = determiner
+    form = lexicon.forms("determiner")[word][2 if plural else noun.gender == "f"]
+    if word == "some" and plural and rest.french[0].text != lexicon.french_plural(noun.french):
+        form = "de"  # before an adjective: de grands chiens
+    if word == "no":  # the object of a negation: il ne mange pas de pomme
+        word = "any" if plural or noun.kind in COUNTLESS else "a"
+    if word == "a":
+        following = rest.english[0].text
+        word = "an" if following[0] in "aeiouAEIOU" or following == "honest" else "a"
+    if word == "this" and plural:
+        word = "these"
+    return phrase(word, form) + rest
+
+
+def stand_in(meant: NounPhrase) -> NounPhrase:
+    """Return the subject pronoun for a noun phrase of the same sentence, with its gender."""
+    if meant.person in ("je", "nous", "vous"):  # repeated; both French words link to the last one
+        return meant
+    if meant.plural:
+        word = "they"
+    elif meant.kind == "person":
+        word = "she" if meant.gender == "f" else "he"
+    else:
+        word = "it"
+    french_word = ("elle" if meant.gender == "f" else "il") + ("s" if meant.plural else "")
+    return referring(phrase(word, french_word), meant.gender, meant.person, meant.noun)
+
+
+def object_pronoun(meant: NounPhrase) -> Phrase:
+    """Return it, him, her or them for a noun phrase of the same sentence."""
+    if meant.plural:
+        return phrase("them", "les")
+    if meant.kind == "person":
+        return phrase("her", "la") if meant.gender == "f" else phrase("him", "le")
+    return phrase("it", "la" if meant.gender == "f" else "le")
+
+
+@dataclass
 class Draft:
     """State of a derivation: its random generator, and properties of the sentence so far.
 
@@ -135,238 +210,142 @@ class Draft:
         if noun is not None and not noun.cues:
             self.combinations.add((relation, word, noun.english))
 
+    def pick_noun(self, kinds: Sequence[str]) -> Noun:
+        """Choose a noun of one of the classes."""
+        return self.choose([noun for kind in kinds for noun in lexicon.nouns_of(kind)])
 
-@dataclass
-class NounPhrase(Phrase):
-    """A noun phrase, its gender ("?" if unknown), and its person, as in `PERSONS`."""
+    def noun_phrase(
+        self,
+        noun: Noun,
+        *,
+        determiner: str | None = None,
+        plural: bool | None = None,
+        adjectives: Sequence[Adjective] | None = None,
+        negated: bool = False,
+    ) -> NounPhrase:
+        """Return determiner, adjectives and noun; omitted arguments are chosen at random.
 
-    gender: str = "?"
-    person: str = "il"
-    noun: Noun | None = None
+        The object of a negated verb has *de* instead of *un*, *du* and *des*.
+        """
+        if plural is None:
+            can_be_plural = noun.kind not in COUNTLESS and determiner != "a"
+            plural = can_be_plural and self.chance(0.5 if noun.cues else 0.35)
+        if determiner is None:
+            determiner = self.choose(_determiners(noun, plural, negated))
+        if negated and determiner in ("a", "some"):
+            determiner = "no"
+        if adjectives is None:
+            adjectives = self._pick_adjectives(noun)
+        words = self._with_adjectives(noun, plural, adjectives)
+        words = _determine(determiner, words, noun, plural)
+        return referring(words, noun.gender, "ils" if plural else "il", noun)
 
-    @property
-    def plural(self) -> bool:
-        """Whether adjectives and participles are plural."""
-        return self.person not in ("je", "il")
+    def _pick_adjectives(self, noun: Noun) -> list[Adjective]:
+        """Choose up to two adjectives that suit the noun, in English order."""
+        fitting = lexicon.adjectives_of(noun.kind)
+        if not fitting or self.chance(0.5):
+            return []
+        first = self.choose(fitting)
+        if self.chance(0.35):
+            other = self.choose(fitting)
+            if other.order != first.order and "material" not in (other.order, first.order):
+                return sorted((first, other), key=lambda a: ENGLISH_ORDER.index(a.order))
+        return [first]
 
-    @property
-    def kind(self) -> str:
-        """Class of the noun."""
-        return self.noun.kind if self.noun else "person"
+    def _with_adjectives(self, noun: Noun, plural: bool, adjectives: Sequence[Adjective]) -> Phrase:
+        """Return the noun and its adjectives, in the order of each language.
 
+        Two adjectives after the French noun are in reverse English order: a fluffy blue creature,
+        une créature bleue et duveteuse. There is no *et* after an origin: un livre français
+        célèbre.
+        """
+        noun_words = english(lexicon.english_plural(noun.english) if plural else noun.english)
+        head = french(lexicon.french_plural(noun.french) if plural else noun.french, noun_words)
+        self.content.add(noun.english)
+        if noun.cues:
+            self.senses.append(noun)
+        words, before, after = [], [], []
+        for adjective in adjectives:
+            self.combine("adjective", adjective.english, noun)
+            added = self.agreeing(adjective, noun.gender, plural, head[0].text)
+            words += added.english
+            if adjective.order == "before":
+                before = added.french
+            else:
+                joined = after and adjective.order == "colour"
+                after = added.french + (french("et") if joined else []) + after
+        return Phrase(words + noun_words, before + head + after)
 
-def referring(words: Phrase, gender: str, person: str, noun: Noun | None = None) -> NounPhrase:
-    """Return the words as a noun phrase."""
-    return NounPhrase(words.english, words.french, gender, person, noun)
+    def agreeing(
+        self, adjective: Adjective, gender: str, plural: bool, next_word: str = ""
+    ) -> Phrase:
+        """Return an adjective in agreement; `next_word` is the French noun that it may precede."""
+        self.content.add(adjective.english)
+        words = english(adjective.english)
+        return Phrase(words, french(lexicon.agree(adjective, gender, plural, next_word), words))
 
+    def person_name(self) -> NounPhrase:
+        """Choose Jane, or Jane and Paul: feminine only if both are."""
+        name, gender = self._new_name()
+        if self.chance(0.85):
+            return referring(phrase(name, name), gender, "il")
+        other, other_gender = self._new_name()
+        both = phrase(f"{name} and {other}", f"{name} et {other}")
+        return referring(both, "f" if gender == other_gender == "f" else "m", "ils")
 
-def pick_noun(d: Draft, kinds: Sequence[str]) -> Noun:
-    """Choose a noun of one of the classes."""
-    return d.choose([noun for kind in kinds for noun in lexicon.nouns_of(kind)])
+    def _new_name(self) -> tuple[str, str]:
+        """Choose a name that the sentence does not contain yet, and its gender."""
+        chosen = self.choose([name for name in lexicon.table("name") if name[0] not in self.named])
+        self.named.add(chosen[0])
+        return chosen
 
+    def speaker(self) -> NounPhrase:
+        """Choose I, we, you, he or she."""
+        word, french_word, person, gender = self.choose(lexicon.table("pronoun"))
+        return referring(phrase(word, french_word), gender, person)
 
-def noun_phrase(
-    d: Draft,
-    noun: Noun,
-    *,
-    determiner: str | None = None,
-    plural: bool | None = None,
-    adjectives: Sequence[Adjective] | None = None,
-    negated: bool = False,
-) -> NounPhrase:
-    """Return determiner, adjectives and noun; omitted arguments are chosen at random.
+    def subject(self, kinds: Sequence[str]) -> NounPhrase:
+        """Choose a subject of one of the classes."""
+        if "person" in kinds and self.chance(0.35):
+            return self.person_name()
+        if "person" in kinds and self.chance(0.25):
+            return self.speaker()
+        return self.living(kinds)
 
-    The object of a negated verb has *de* instead of *un*, *du* and *des*.
-    """
-    if plural is None:
-        can_be_plural = noun.kind not in COUNTLESS and determiner != "a"
-        plural = can_be_plural and d.chance(0.5 if noun.cues else 0.35)
-    if determiner is None:
-        determiner = d.choose(_determiners(noun, plural, negated))
-    if negated and determiner in ("a", "some"):
-        determiner = "no"
-    if adjectives is None:
-        adjectives = _pick_adjectives(d, noun)
-    words = _determine(determiner, _with_adjectives(d, noun, plural, adjectives), noun, plural)
-    return referring(words, noun.gender, "ils" if plural else "il", noun)
+    def living(self, kinds: Sequence[str]) -> NounPhrase:
+        """Choose a person, an animal or a bird; persons most often."""
+        kind = "person" if "person" in kinds and self.chance(0.5) else self.choose(kinds)
+        # Most professions in the lexicon are masculine, so women are chosen separately.
+        women = kind == "person" and self.chance(0.35)
+        candidates = [noun for noun in lexicon.nouns_of(kind) if noun.gender == "f" or not women]
+        return self.noun_phrase(self.choose(candidates))
 
+    def country(self, use: str) -> Phrase:
+        """Choose a country or town: `in`, `to` or `from` it, or as an `object`."""
+        name, french_name, article = self.choose(lexicon.table("country"))
+        self.combinations.add(("place", use, name))
+        if use == "object":
+            return definite(name, article, french_name)
+        if article == "la":  # en Afrique, d'Afrique: feminine countries lose their article
+            return phrase(use, "de" if use == "from" else "en") + phrase(name, french_name)
+        return phrase(use, "de" if use == "from" else "à") + definite(name, article, french_name)
 
-def _determiners(noun: Noun, plural: bool, negated: bool) -> list[str]:
-    """Return the determiners to choose from; one that repeats is more probable."""
-    if noun.kind in COUNTLESS:
-        return ["the", "the", "some", "some", "some", "his", "her"]
-    pool = ["the"] * 4 + ["this"]
-    if noun.english in lexicon.forms("owned") or noun.kind not in _SELDOM_OWNED:
-        pool += _POSSESSIVES
-    if not plural:
-        return pool + ["a"] * 4
-    # "did not find two cats" is ambiguous in both languages.
-    return pool + ["some"] * 2 + ([] if negated else ["two", "three", "many"])
+    def place(self) -> Phrase:
+        """Choose a place: in the forest, near the house, in Africa."""
+        if self.chance(0.3):
+            return self.country("in")
+        noun = self.pick_noun(("land", "shore", "water", "building"))
+        fitting = [row for row in lexicon.table("preposition") if noun.kind in row[2].split("/")]
+        word, french_word, _ = self.choose(fitting)
+        self.combine("place", word, noun)
+        where = self.noun_phrase(noun, determiner=self.choose(("the", "the", "the", "a", "this")))
+        return phrase(word, french_word) + where
 
-
-def _pick_adjectives(d: Draft, noun: Noun) -> list[Adjective]:
-    """Choose up to two adjectives that suit the noun, in English order."""
-    fitting = lexicon.adjectives_of(noun.kind)
-    if not fitting or d.chance(0.5):
-        return []
-    first = d.choose(fitting)
-    if d.chance(0.35):
-        other = d.choose(fitting)
-        if other.order != first.order and "material" not in (other.order, first.order):
-            return sorted((first, other), key=lambda a: ENGLISH_ORDER.index(a.order))
-    return [first]
-
-
-def _with_adjectives(d: Draft, noun: Noun, plural: bool, adjectives: Sequence[Adjective]) -> Phrase:
-    """Return the noun and its adjectives, in the order of each language.
-
-    Two adjectives after the French noun are in reverse English order: a fluffy blue creature, une
-    créature bleue et duveteuse. There is no *et* after an origin: un livre français célèbre.
-    """
-    noun_words = english(lexicon.english_plural(noun.english) if plural else noun.english)
-    head = french(lexicon.french_plural(noun.french) if plural else noun.french, noun_words)
-    d.content.add(noun.english)
-    if noun.cues:
-        d.senses.append(noun)
-    words, before, after = [], [], []
-    for adjective in adjectives:
-        d.combine("adjective", adjective.english, noun)
-        added = agreeing(d, adjective, noun.gender, plural, head[0].text)
-        words += added.english
-        if adjective.order == "before":
-            before = added.french
-        else:
-            joined = after and adjective.order == "colour"
-            after = added.french + (french("et") if joined else []) + after
-    return Phrase(words + noun_words, before + head + after)
-
-
-def agreeing(
-    d: Draft, adjective: Adjective, gender: str, plural: bool, next_word: str = ""
-) -> Phrase:
-    """Return an adjective in agreement; `next_word` is the French noun that it may precede."""
-    d.content.add(adjective.english)
-    words = english(adjective.english)
-    return Phrase(words, french(lexicon.agree(adjective, gender, plural, next_word), words))
-
-
-def _determine(determiner: str, rest: Phrase, noun: Noun, plural: bool) -> Phrase:
-    """Add a determiner to a noun with its adjectives."""
-    word, form = (
-        determiner,
-        lexicon.forms("determiner")[determiner][2 if plural else noun.gender == "f"],
-    )
-    if word == "some" and plural and rest.french[0].text != lexicon.french_plural(noun.french):
-        form = "de"  # before an adjective: de grands chiens
-    if word == "no":  # the object of a negation: il ne mange pas de pomme
-        word = "any" if plural or noun.kind in COUNTLESS else "a"
-    if word == "a":
-        following = rest.english[0].text
-        word = "an" if following[0] in "aeiouAEIOU" or following == "honest" else "a"
-    if word == "this" and plural:
-        word = "these"
-    return phrase(word, form) + rest
-
-
-def person_name(d: Draft) -> NounPhrase:
-    """Choose Jane, or Jane and Paul: feminine only if both are."""
-    name, gender = _new_name(d)
-    if d.chance(0.85):
-        return referring(phrase(name, name), gender, "il")
-    other, other_gender = _new_name(d)
-    both = phrase(f"{name} and {other}", f"{name} et {other}")
-    return referring(both, "f" if gender == other_gender == "f" else "m", "ils")
-
-
-def _new_name(d: Draft) -> tuple[str, str]:
-    """Choose a name that the sentence does not contain yet, and its gender."""
-    chosen = d.choose([name for name in lexicon.table("name") if name[0] not in d.named])
-    d.named.add(chosen[0])
-    return chosen
-
-
-def speaker(d: Draft) -> NounPhrase:
-    """Choose I, we, you, he or she."""
-    word, french_word, person, gender = d.choose(lexicon.table("pronoun"))
-    return referring(phrase(word, french_word), gender, person)
-
-
-def subject(d: Draft, kinds: Sequence[str]) -> NounPhrase:
-    """Choose a subject of one of the classes."""
-    if "person" in kinds and d.chance(0.35):
-        return person_name(d)
-    if "person" in kinds and d.chance(0.25):
-        return speaker(d)
-    return living(d, kinds)
-
-
-def living(d: Draft, kinds: Sequence[str]) -> NounPhrase:
-    """Choose a person, an animal or a bird; persons most often."""
-    kind = "person" if "person" in kinds and d.chance(0.5) else d.choose(kinds)
-    # Most professions in the lexicon are masculine, so women are chosen separately.
-    women = kind == "person" and d.chance(0.35)
-    candidates = [noun for noun in lexicon.nouns_of(kind) if noun.gender == "f" or not women]
-    return noun_phrase(d, d.choose(candidates))
-
-
-def stand_in(meant: NounPhrase) -> NounPhrase:
-    """Return the subject pronoun for a noun phrase of the same sentence, with its gender."""
-    if meant.person in ("je", "nous", "vous"):  # repeated; both French words link to the last one
-        return meant
-    if meant.plural:
-        word = "they"
-    elif meant.kind == "person":
-        word = "she" if meant.gender == "f" else "he"
-    else:
-        word = "it"
-    french_word = ("elle" if meant.gender == "f" else "il") + ("s" if meant.plural else "")
-    return referring(phrase(word, french_word), meant.gender, meant.person, meant.noun)
-
-
-def object_pronoun(meant: NounPhrase) -> Phrase:
-    """Return it, him, her or them for a noun phrase of the same sentence."""
-    if meant.plural:
-        return phrase("them", "les")
-    if meant.kind == "person":
-        return phrase("her", "la") if meant.gender == "f" else phrase("him", "le")
-    return phrase("it", "la" if meant.gender == "f" else "le")
-
-
-def country(d: Draft, use: str) -> Phrase:
-    """Choose a country or town: `in`, `to` or `from` it, or as an `object`."""
-    name, french_name, article = d.choose(lexicon.table("country"))
-    d.combinations.add(("place", use, name))
-    if use == "object":
-        return definite(name, article, french_name)
-    if article == "la":  # en Afrique, d'Afrique: feminine countries lose their article
-        return phrase(use, "de" if use == "from" else "en") + phrase(name, french_name)
-    return phrase(use, "de" if use == "from" else "à") + definite(name, article, french_name)
-
-
-def place(d: Draft) -> Phrase:
-    """Choose a place: in the forest, near the house, in Africa."""
-    if d.chance(0.3):
-        return country(d, "in")
-    noun = pick_noun(d, ("land", "shore", "water", "building"))
-    fitting = [row for row in lexicon.table("preposition") if noun.kind in row[2].split("/")]
-    word, french_word, _ = d.choose(fitting)
-    d.combine("place", word, noun)
-    where = noun_phrase(d, noun, determiner=d.choose(("the", "the", "the", "a", "this")))
-    return phrase(word, french_word) + where
-
-
-def in_water(d: Draft) -> Phrase:
-    """Choose a place in water: in the river, in a lake."""
-    noun = d.choose(lexicon.nouns_of("water"))
-    determiner = d.choose(("the", "a", "this"))
-    return phrase("in", "dans") + noun_phrase(d, noun, determiner=determiner, plural=False)
-
-
-def destination(d: Draft, use: str) -> Phrase:
-    """Choose a destination or origin, with the preposition `at`, `to` or `from`."""
-    if d.chance(0.4):
-        return country(d, "in" if use == "at" else use)
-    noun = d.choose(lexicon.nouns_of("building"))
-    d.combine("place", use, noun)
-    where = noun_phrase(d, noun, determiner="the", plural=False, adjectives=())
-    return phrase(use, "de" if use == "from" else "à") + where
+    def destination(self, use: str) -> Phrase:
+        """Choose a destination or origin, with the preposition `at`, `to` or `from`."""
+        if self.chance(0.4):
+            return self.country("in" if use == "at" else use)
+        noun = self.choose(lexicon.nouns_of("building"))
+        self.combine("place", use, noun)
+        where = self.noun_phrase(noun, determiner="the", plural=False, adjectives=())
+        return phrase(use, "de" if use == "from" else "à") + where

@@ -8,7 +8,6 @@ never ambiguous.
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from experiments.data.examples import SentencePair
 from experiments.data.toy_language import lexicon
@@ -17,25 +16,14 @@ from experiments.data.toy_language.phrases import (
     Draft,
     NounPhrase,
     Phrase,
-    agreeing,
-    country,
     definite,
-    destination,
     english,
     finish,
     french,
-    in_water,
-    living,
-    noun_phrase,
     object_pronoun,
-    person_name,
     phrase,
-    pick_noun,
-    place,
     referring,
-    speaker,
     stand_in,
-    subject,
 )
 
 LIVING = ("person", "animal", "bird", "creature")
@@ -153,12 +141,8 @@ def _participle(verb: Verb, subject: NounPhrase, how: Manner) -> str:
 
 def _plain_verbs(kind: str) -> list[Verb]:
     """Return the verbs of a class of subjects, without an indirect object or a second verb."""
-    complex_verbs = ("give", "modal")
-    return [
-        v
-        for v in lexicon.verbs().values()
-        if kind in v.subjects and v.complement not in complex_verbs
-    ]
+    verbs = (verb for verb in lexicon.verbs().values() if kind in verb.subjects)
+    return [verb for verb in verbs if verb.complement not in ("give", "modal")]
 
 
 def pick_verb(d: Draft, who: NounPhrase) -> Verb:
@@ -183,13 +167,15 @@ def _complement(d: Draft, verb: Verb, negated: bool) -> Phrase:
     """Choose the complement of the verb."""
     match verb.complement:
         case "at" | "to" | "from":
-            return destination(d, verb.complement)
+            return d.destination(verb.complement)
         case "place":
-            return place(d)
+            return d.place()
         case "where":
-            return place(d) if d.chance(0.6) else Phrase()
+            return d.place() if d.chance(0.6) else Phrase()
         case "water":
-            return in_water(d)
+            noun, determiner = d.pick_noun(["water"]), d.choose(("the", "a", "this"))
+            where = d.noun_phrase(noun, determiner=determiner, plural=False)
+            return phrase("in", "dans") + where
         case "play":
             english_name, article, name, preposition = d.choose(lexicon.table("played"))
             d.combinations.add(("play", "play", english_name))
@@ -197,19 +183,19 @@ def _complement(d: Draft, verb: Verb, negated: bool) -> Phrase:
         case "none":
             return Phrase()
     if "country" in verb.objects and d.chance(0.35):
-        return country(d, "object")
+        return d.country("object")
     kinds = sorted(verb.objects - {"country"})
     if "person" in kinds and d.chance(0.3):
-        return person_name(d)
+        return d.person_name()
     return _direct_object(d, verb, kinds, negated)
 
 
 def _direct_object(d: Draft, verb: Verb, kinds: Sequence[str], negated: bool = False) -> NounPhrase:
     """Choose a direct object of one of the classes, each equally probable."""
-    noun = pick_noun(d, (d.choose(kinds),))
+    noun = d.pick_noun((d.choose(kinds),))
     d.combine("object", verb.english, noun)
     determiner = d.choose(("the", "the", "this")) if verb.english in _STATES else None
-    return noun_phrase(d, noun, determiner=determiner, negated=negated)
+    return d.noun_phrase(noun, determiner=determiner, negated=negated)
 
 
 def time(d: Draft, past: bool) -> Phrase:
@@ -231,16 +217,15 @@ def is_adjective(d: Draft, who: NounPhrase, past: bool, *, passing: bool = False
             if a.english not in d.content and a.english not in _NOT_PREDICATED
             and (a.order == "quality" or not passing)
         ]  # fmt: skip
-    how, adjective = manner(d, lexicon.verbs()["be"], who, past), d.choose(fitting)
+    be = lexicon.verbs()["be"]
+    how, adjective = manner(d, be, who, past), d.choose(fitting)
     d.combine("adjective", adjective.english, who.noun)
-    return conjugate(lexicon.verbs()["be"], who, how) + agreeing(
-        d, adjective, who.gender, who.plural
-    )
+    return conjugate(be, who, how) + d.agreeing(adjective, who.gender, who.plural)
 
 
 def simple(d: Draft) -> Phrase:
     """Build a simple sentence: Jane visits Africa in September."""
-    return _statement(d, subject(d, LIVING), d.chance(0.5))
+    return _statement(d, d.subject(LIVING), d.chance(0.5))
 
 
 def _statement(d: Draft, who: NounPhrase, past: bool) -> Phrase:
@@ -260,13 +245,13 @@ def _action(d: Draft, who: NounPhrase, verb: Verb, past: bool, share_timed: floa
 def attribute(d: Draft) -> Phrase:
     """Build a sentence with an attribute: the car is not red."""
     noun = d.choose([noun for noun in lexicon.nouns().values() if lexicon.adjectives_of(noun.kind)])
-    who = noun_phrase(d, noun, adjectives=None if d.chance(0.3) else ())
+    who = d.noun_phrase(noun, adjectives=None if d.chance(0.3) else ())
     return who + is_adjective(d, who, d.chance(0.4))
 
 
 def subject_relative(d: Draft) -> Phrase:
     """Build agreement over a relative clause: the girls who live near the river are happy."""
-    who, past = living(d, LIVING), d.chance(0.4)
+    who, past = d.living(LIVING), d.chance(0.4)
     link = phrase("who" if who.kind == "person" else "that", "qui")
     head = who + link + verb_phrase(d, who, pick_verb(d, who), past)[0]
     if d.chance(0.6):
@@ -281,14 +266,14 @@ def object_relative(d: Draft) -> Phrase:
     fitting = [noun for noun in lexicon.nouns().values() if noun.kind in kinds]
     if not fitting:
         return simple(d)
-    thing = noun_phrase(d, d.choose(fitting), determiner=d.choose(("the", "the", "this")))
+    thing = d.noun_phrase(d.choose(fitting), determiner=d.choose(("the", "the", "this")))
     past = d.chance(0.6)
     return _that(d, thing, verb, past) + is_adjective(d, thing, past)
 
 
 def _that(d: Draft, thing: NounPhrase, verb: Verb, past: bool) -> Phrase:
     """Return a thing with a relative clause: the apple that Marie bought."""
-    who = subject(d, ("person",))
+    who = d.subject(("person",))
     how = manner(d, verb, who, past)
     how.fronted = thing
     d.combine("object", verb.english, thing.noun)
@@ -300,7 +285,7 @@ _TO_PERSON = (("to him", "lui"), ("to her", "lui"), ("to them", "leur"))
 
 def anaphora(d: Draft) -> Phrase:
     """Build two clauses with an object pronoun: Marie buys the apple and eats it."""
-    who, past = subject(d, ("person",)), d.chance(0.6)
+    who, past = d.subject(("person",)), d.chance(0.6)
     past = past or who.gender == "?"
     verb = d.choose([
         v for v in lexicon.verbs().values()
@@ -326,11 +311,11 @@ def anaphora(d: Draft) -> Phrase:
 
 def giving(d: Draft) -> Phrase:
     """Build an indirect object, as a noun or a pronoun: Paul gives the book to Marie, or to her."""
-    who, verb = subject(d, ("person",)), lexicon.verbs()[d.choose(_GIVING)]
+    who, verb = d.subject(("person",)), lexicon.verbs()[d.choose(_GIVING)]
     how = manner(d, verb, who, d.chance(0.5))
     noun = d.choose([noun for noun in lexicon.nouns().values() if noun.kind in verb.objects])
     d.combine("object", verb.english, noun)
-    thing = noun_phrase(d, noun, negated=how.negation is not None)
+    thing = d.noun_phrase(noun, negated=how.negation is not None)
     if d.chance(0.5):
         return who + conjugate(verb, who, how) + thing + _to_somebody(d)
     pronouns = (*_TO_PERSON, ("to me", "me"), ("to us", "nous"), ("to you", "vous"))
@@ -339,19 +324,19 @@ def giving(d: Draft) -> Phrase:
         to_whom, dative = "to them", "leur"
     to = phrase(to_whom, dative)
     how.pronouns = Phrase([], to.french)
-    return who + conjugate(verb, who, how) + thing + Phrase(to.english, [])
+    return who + conjugate(verb, who, how) + thing + Phrase(to.english)
 
 
 def _to_somebody(d: Draft) -> Phrase:
-    person = (
-        person_name(d) if d.chance(0.5) else noun_phrase(d, d.choose(lexicon.nouns_of("person")))
+    named = d.chance(0.5)
+    return phrase("to", "à") + (
+        d.person_name() if named else d.noun_phrase(d.pick_noun(["person"]))
     )
-    return phrase("to", "à") + person
 
 
 def pronoun_object(d: Draft) -> Phrase:
     """Build a sentence with an object pronoun: Paul la trouve."""
-    who, past = subject(d, ("person",)), d.chance(0.4)
+    who, past = d.subject(("person",)), d.chance(0.4)
     verb = d.choose([v for v in _plain_verbs("person") if "person" in v.objects])
     how = manner(d, verb, who, past)
     meant = [("m", "il"), ("f", "il")]
@@ -367,10 +352,10 @@ def two_clauses(d: Draft) -> Phrase:
     """Build clauses with one subject: the girls are tired because they (elles) played tennis."""
     past = d.chance(0.5)
     if d.chance(0.25):
-        noun = pick_noun(d, ("thing", "vehicle", "building", "clothes", "furniture"))
-        who = noun_phrase(d, noun, adjectives=())
+        noun = d.pick_noun(("thing", "vehicle", "building", "clothes", "furniture"))
+        who = d.noun_phrase(noun, adjectives=())
     else:
-        who = subject(d, LIVING)
+        who = d.subject(LIVING)
     words = who + _state_or_action(d, who, past)
     for conjunction in _conjunctions(d):
         again = stand_in(who)
@@ -385,9 +370,9 @@ def two_clauses(d: Draft) -> Phrase:
 def two_sentences(d: Draft) -> Phrase:
     """Build two or three clauses with different subjects."""
     past = d.chance(0.5)
-    words = _statement(d, subject(d, LIVING), past)
+    words = _statement(d, d.subject(LIVING), past)
     for conjunction in _conjunctions(d):
-        other = living(d, LIVING) if d.chance(0.6) else person_name(d)
+        other = d.living(LIVING) if d.chance(0.6) else d.person_name()
         words = words + phrase(*conjunction) + _statement(d, other, past)
     return words
 
@@ -413,14 +398,14 @@ def polysemous(d: Draft) -> Phrase:
     frames += ["subject", "earlier subject", "later subject"] * bool(noun.owners)
     match d.choose(frames):
         case "adjective":  # Paul finds the rusty nail
-            who, cue = subject(d, ("person",)), d.choose(noun.adjectives)
+            who, cue = d.subject(("person",)), d.choose(noun.adjectives)
             return who + _handles(d, who, noun, d.chance(0.5), [lexicon.adjectives()[cue]])
         case "whole":  # Paul finds the bark of the old tree
-            who, cue = subject(d, ("person",)), d.choose(noun.wholes)
-            whole = noun_phrase(d, lexicon.nouns()[cue], determiner=d.choose(("the", "this")))
+            who, cue = d.subject(("person",)), d.choose(noun.wholes)
+            whole = d.noun_phrase(lexicon.nouns()[cue], determiner=d.choose(("the", "this")))
             return who + _handles(d, who, noun, d.chance(0.5)) + phrase("of", "de") + whole
         case "attribute":  # the bank that Paul saw is muddy
-            thing, past = noun_phrase(d, noun, determiner="the", adjectives=()), d.chance(0.5)
+            thing, past = d.noun_phrase(noun, determiner="the", adjectives=()), d.chance(0.5)
             verb = lexicon.verbs()[d.choose(_NEUTRAL)]
             return _that(d, thing, verb, past) + is_adjective(d, thing, past)
         case "subject":  # the banker finds the bank
@@ -433,14 +418,14 @@ def polysemous(d: Draft) -> Phrase:
             again = stand_in(owner)
             return words + again + _handles(d, again, noun, past)
         case _:  # Paul looked for the key when the pianist was sleeping
-            who, past = person_name(d) if d.chance(0.6) else speaker(d), d.chance(0.5)
+            who, past = d.person_name() if d.chance(0.6) else d.speaker(), d.chance(0.5)
             owner = _owner(d, noun)
             words = who + _handles(d, who, noun, past) + _conjunction(d)
             return words + owner + _state_or_action(d, owner, past)
 
 
 def _owner(d: Draft, noun: Noun) -> NounPhrase:
-    return noun_phrase(d, lexicon.nouns()[d.choose(noun.owners)])
+    return d.noun_phrase(lexicon.nouns()[d.choose(noun.owners)])
 
 
 def _conjunction(d: Draft) -> Phrase:
@@ -453,7 +438,7 @@ def _handles(
     """Return a verb that fits every sense of the noun, with the noun as its object."""
     verb = lexicon.verbs()[d.choose(_NEUTRAL)]
     how = manner(d, verb, who, past)
-    thing = noun_phrase(d, noun, adjectives=adjectives, negated=how.negation is not None)
+    thing = d.noun_phrase(noun, adjectives=adjectives, negated=how.negation is not None)
     return conjugate(verb, who, how) + thing
 
 
@@ -464,21 +449,18 @@ _SHARES = {
 }  # fmt: skip
 
 
-class Derivation(NamedTuple):
-    """A sentence with its translation, and the combinations of words in it."""
+def derive(rng: random.Random) -> tuple[SentencePair, set[tuple[str, str, str]]]:
+    """Derive a sentence in which every polysemous word has cues of one sense only.
 
-    pair: SentencePair
-    combinations: frozenset[tuple[str, str, str]]
-
-
-def derive(rng: random.Random) -> Derivation:
-    """Derive a sentence in which every polysemous word has cues of one sense only."""
+    Returns:
+        The sentence with its translation, and the combinations of words in it.
+    """
     constructions = [build for build, share in _SHARES.items() for _ in range(share)]
     while True:
         d = Draft(rng)
         sentence = d.choose(constructions)(d)
         if all(_is_clear(noun, d.content) for noun in d.senses):
-            return Derivation(finish(sentence), frozenset(d.combinations))
+            return finish(sentence), d.combinations
 
 
 def _is_clear(noun: Noun, content: set[str]) -> bool:
