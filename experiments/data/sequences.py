@@ -1,6 +1,6 @@
 """Random sequences: copy, the task of the Sockeye tutorial, and reverse, that of JoeyNMT's.
 
-Copy: the target is the source, a sequence of digits. Reverse: the target is the source from its end
+Copy: the target is the source, 10 to 30 digits. Reverse: the target is the source from its end
 to its beginning, a sequence of integers below 50, up to 25 of them in training, up to 30 in
 validation and test, and both halves of the test separately: `in_range`, as long as in training, and
 `longer`.
@@ -41,8 +41,8 @@ def sequences(
 def load_copy(config: "CopyData", split: str, _: Path) -> list[SentencePair]:
     """Draw a split."""
     random, number = generator(config.seed, split), getattr(config.sizes, split)
-    lengths = {"shortest": config.shortest, "longest": config.longest}
-    lines = map(" ".join, sequences(random, number, symbols=DIGITS, **lengths))
+    drawn = sequences(random, number, shortest=10, longest=30, symbols=DIGITS)
+    lines = map(" ".join, drawn)
     return [SentencePair(line, line) for line in lines]
 
 
@@ -66,14 +66,11 @@ class CopyData(RandomData):
 
     is_shared: ClassVar[bool] = True
     name: str = "copy"
-    shortest: int = option(10, "digits of the shortest sequence", least=1)
-    longest: int = option(30, "digits of the longest sequence")
     sizes: Sizes = field(default_factory=Sizes)
 
     def __post_init__(self) -> None:
         """Check the fields."""
         super().__post_init__()
-        check_number("longest", self.longest, at_least=self.shortest)
         check_number("sizes.train", self.sizes.train, at_least=TRAIN_PER_SYMBOL * DIGITS)
 
 

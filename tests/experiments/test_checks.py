@@ -21,7 +21,7 @@ from experiments.workdir import Workdir
         ("digits", "model.pooling=men", "got 'men'; did you mean 'mean'?"),
         ("reverse", "data.longest_test=25", "data.longest_test must be at least 26, got 25"),
         ("reverse_rnn", "model.cell=gruu", "got 'gruu'; did you mean 'gru'?"),
-        ("denoising", "data.noise=('msk',)", "got 'msk'; did you mean 'mask'?"),
+        ("denoising", "data.infill=1.0", "data.infill must be in [0, 1), got 1.0"),
         ("copy", "train.dtype=float16", "train.dtype must be one of float32, bfloat16"),
         ("copy", "train.schedule=cosin", "got 'cosin'; did you mean 'cosine'?"),
         ("copy", "train.loss=focal", "train.loss must be one of cross_entropy, got 'focal'"),

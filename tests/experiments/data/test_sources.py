@@ -74,16 +74,12 @@ def test_split_depends_on_seed_and_name_and_train_has_every_token(name, load, ca
     "name, changes, words",
     [
         ("reverse", {"sizes.train": 999}, "data.sizes.train must be at least 1000, got 999"),
-        ("copy", {"longest": 9}, "data.longest must be at least 10, got 9"),
         ("copy", {"sizes.train": 199}, "data.sizes.train must be at least 200, got 199"),
         ("scan", {"split": "lenght"}, "got 'lenght'; did you mean 'length'?"),
         ("scan", {"path": "no/scan"}, "no/scan has no file simple_train.txt: name a folder"),
         ("scan", {"validation": 6}, "data.validation=6 and data.validation_from=0 leave a split"),
-        ("scan", {"split": "length", "cutoff": 28}, "data.cutoff=28, data.validation=3 and"),
-        ("scan", {"validation_from": 2}, "must be from 0 to 0, the cutoff with split"),
-        ("denoising", {"rates.mask": 1.5}, "data.rates.mask must be in [0, 1], got 1.5"),
+        ("denoising", {"infill": 1.5}, "data.infill must be in [0, 1), got 1.5"),
         ("denoising", {"sizes.test": 1}, "data.sizes.test must be at least 2, got 1"),
-        ("summary", {"longest": 2}, "data.longest must be at least 3, got 2"),
     ],
 )
 def test_usage_error(name, changes, words, load):
