@@ -21,7 +21,7 @@ from experiments.data.source import Source
 from experiments.data.tokenizers import Words
 from experiments.registry import dataset
 
-DIGITS = 10
+DIGITS, NUMBERS = 10, 50  # symbols of copy and of reverse
 
 
 def generator(seed: int, split: str) -> np.random.Generator:
@@ -42,8 +42,7 @@ def load_copy(config: "CopyData", split: str, _: Path) -> list[SentencePair]:
     """Draw a split."""
     random, number = generator(config.seed, split), getattr(config.sizes, split)
     drawn = sequences(random, number, shortest=10, longest=30, symbols=DIGITS)
-    lines = map(" ".join, drawn)
-    return [SentencePair(line, line) for line in lines]
+    return [SentencePair(" ".join(line), " ".join(line)) for line in drawn]
 
 
 def load_reverse(config: "ReverseData", split: str, _: Path) -> list[SentencePair]:
@@ -54,7 +53,7 @@ def load_reverse(config: "ReverseData", split: str, _: Path) -> list[SentencePai
         getattr(config.sizes, split),
         shortest=config.longest_train + 1 if split == "longer" else 1,
         longest=config.longest_train if is_in_range else config.longest_test,
-        symbols=config.numbers,
+        symbols=NUMBERS,
     )
     return [SentencePair(" ".join(line), " ".join(reversed(line))) for line in drawn]
 
@@ -78,7 +77,7 @@ class CopyData(RandomData):
 class ReverseSizes(Sizes):
     """Sequences of each split."""
 
-    train: int = option(50_000, least=1)
+    train: int = option(50_000, least=TRAIN_PER_SYMBOL * NUMBERS)
     in_range: int = option(1_000, least=1)
     longer: int = option(500, least=1)
 
@@ -93,7 +92,6 @@ class ReverseData(RandomData):
 
     is_shared: ClassVar[bool] = True
     name: str = "reverse"
-    numbers: int = option(50, "different integers", least=1)
     longest_train: int = option(25, "integers of the longest training sequence", least=1)
     longest_test: int = option(30, "integers of the longest test sequence")
     sizes: ReverseSizes = field(default_factory=ReverseSizes)
@@ -102,4 +100,3 @@ class ReverseData(RandomData):
         """Check the fields."""
         super().__post_init__()
         check_number("longest_test", self.longest_test, at_least=self.longest_train + 1)
-        check_number("sizes.train", self.sizes.train, at_least=TRAIN_PER_SYMBOL * self.numbers)

@@ -6,36 +6,26 @@ from typing import NamedTuple
 
 from experiments.data.examples import SentencePair
 from experiments.data.tokenizers import tokenize
-from experiments.data.toy_language.lexicon import (
-    adjectives,
-    english_plural,
-    french_plural,
-    senses,
-)
+from experiments.data.toy_language import lexicon
 
 
 class Occurrence(NamedTuple):
-    """An occurrence of a word with several senses.
+    """An occurrence of a word with several senses."""
 
-    Attributes:
-        sentence: the number of its sentence.
-        place: index of the word among the tokens of the sentence.
-        word: the word, in the singular.
-        sense: its French translation, in the singular.
-    """
-
-    sentence: int
-    place: int
-    word: str
-    sense: str
+    sentence: int  # number of its sentence
+    place: int  # index of the word among the tokens of the sentence
+    word: str  # in the singular
+    sense: str  # its French translation, in the singular
 
 
 @functools.cache
 def _sense_of() -> dict[tuple[str, str], tuple[str, str]]:
     """Map words in both languages, singular and plural, to the singular."""
-    singular = {(noun.english, noun.french): (noun.english, noun.french) for noun in senses()}
+    singular = {
+        (noun.english, noun.french): (noun.english, noun.french) for noun in lexicon.senses()
+    }
     return singular | {
-        (english_plural(english), french_plural(french)): (english, french)
+        (lexicon.english_plural(english), lexicon.french_plural(french)): (english, french)
         for english, french in singular
     }
 
@@ -60,12 +50,13 @@ def phenomena(pair: SentencePair) -> dict[str, bool]:
     english, french = tokenize(pair.source), tokenize(pair.target)
     links = sorted(pair.alignment)
     targets = [target for _, target in links]
+    adjectives = [
+        (lexicon.adjectives()[english[source]], french[target])
+        for source, target in links
+        if english[source] in lexicon.adjectives()
+    ]
     return {
-        "agreement": any(
-            english[source] in adjectives()
-            and adjectives()[english[source]].masculine != french[target]
-            for source, target in links
-        ),
+        "agreement": any(adjective.masculine != form for adjective, form in adjectives),
         "order": targets != sorted(targets),
         "polysemy": bool(occurrences([pair])),
     }

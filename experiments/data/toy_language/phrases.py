@@ -181,21 +181,14 @@ def object_pronoun(meant: NounPhrase) -> Phrase:
 
 @dataclass
 class Draft:
-    """State of a derivation: its random generator, and properties of the sentence so far.
+    """State of a derivation: its random generator, and properties of the sentence so far."""
 
-    Attributes:
-        rng: every choice reads it, in the order of the derivation.
-        content: English nouns and adjectives.
-        combinations: (relation, word, word), such as ("adjective", "red", "car").
-        senses: polysemous nouns.
-        named: names of persons.
-    """
-
-    rng: random.Random
-    content: set[str] = field(default_factory=set)
+    rng: random.Random  # every choice reads it, in the order of the derivation
+    content: set[str] = field(default_factory=set)  # English nouns and adjectives
+    # (relation, word, word), such as ("adjective", "red", "car")
     combinations: set[tuple[str, str, str]] = field(default_factory=set)
-    senses: list[Noun] = field(default_factory=list)
-    named: set[str] = field(default_factory=set)
+    senses: list[Noun] = field(default_factory=list)  # polysemous nouns
+    named: set[str] = field(default_factory=set)  # names of persons
 
     def chance(self, probability: float) -> bool:
         """Return True with the given probability."""
