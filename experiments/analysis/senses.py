@@ -11,34 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from experiments.data.examples import SentencePair
-from experiments.data.tokenizers import tokenize
-from experiments.data.toy_language.lexicon import SENSES, english_plural, french_plural
+from experiments.data.toy_language.phenomena import Occurrence, occurrences
 from experiments.errors import UsageError
-
-_SENSE_OF = {
-    (english, french): (noun.english, noun.french)
-    for noun in SENSES
-    for english, french in (
-        (noun.english, noun.french),
-        (english_plural(noun.english), french_plural(noun.french)),
-    )
-}
-
-
-class Occurrence(NamedTuple):
-    """An occurrence of a word with several senses.
-
-    Attributes:
-        sentence: the number of its sentence.
-        place: index of the word among the tokens of the sentence.
-        word: the word, in the singular.
-        sense: its French translation, in the singular.
-    """
-
-    sentence: int
-    place: int
-    word: str
-    sense: str
 
 
 class SenseVectors(NamedTuple):
@@ -55,22 +29,10 @@ class SenseVectors(NamedTuple):
     vectors: np.ndarray
 
     @classmethod
-    def of(cls, found: Sequence[Occurrence], vectors: Sequence[np.ndarray]) -> "SenseVectors":
+    def of(cls, words: Sequence[Occurrence], vectors: Sequence[np.ndarray]) -> "SenseVectors":
         """Convert occurrences and the vector `[D]` of each to arrays."""
-        words, senses = ([getattr(each, name) for each in found] for name in ("word", "sense"))
-        return cls(np.array(words), np.array(senses), np.stack(vectors))
-
-
-def occurrences(pairs: Iterable[SentencePair]) -> list[Occurrence]:
-    """List the English words with several senses; the aligned French word determines the sense."""
-    found = []
-    for number, pair in enumerate(pairs):
-        english, french = tokenize(pair.source), tokenize(pair.target)
-        for source, target in pair.alignment:
-            sense = _SENSE_OF.get((english[source], french[target]))
-            if sense is not None:
-                found.append(Occurrence(number, source, *sense))
-    return found
+        senses = np.array([occurrence.sense for occurrence in words])
+        return cls(np.array([occurrence.word for occurrence in words]), senses, np.stack(vectors))
 
 
 def check_senses(train: Iterable[SentencePair], test: Iterable[SentencePair]) -> None:
@@ -79,7 +41,7 @@ def check_senses(train: Iterable[SentencePair], test: Iterable[SentencePair]) ->
     Raises:
         UsageError: too few sentences.
     """
-    learned, tested = ({each.word for each in occurrences(pairs)} for pairs in (train, test))
+    learned, tested = ({word.word for word in occurrences(pairs)} for pairs in (train, test))
     if not tested:
         raise UsageError("no word of several senses is in the test split: raise data.sizes.test")
     if not tested <= learned:

@@ -12,6 +12,7 @@ the others the last one does, as a clause after *but*:
 import functools
 import random
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from experiments.config.build import as_tree, option
 from experiments.config.parts import RandomData, Sizes
@@ -19,42 +20,22 @@ from experiments.data.examples import SentencePair
 from experiments.data.source import Source
 from experiments.registry import dataset
 
-# Two kinds of opinions, negations and words in the same places that do not negate, parts of a
-# clause, and patterns of clauses: SAME has the opinion of the sentence, OTHER the opposite.
-# `~` joins the words of a term, and `-` is no word.
-_TABLE = """
-praise: good great wonderful charming clever funny moving brilliant lovely superb fresh elegant
-praise: delightful gripping
-blame: bad awful boring dull stupid terrible weak ugly empty silly poor horrible shallow tedious
-negator: not never hardly
-affirmer: still always clearly
-thing: film story music ending book play song dance novel picture plot scene show opera poem speech
-person: critic child teacher student friend neighbour visitor reader guest sister
-determiner: the this that our their
-kind: long short old new famous quiet loud early late small French modern - -
-degree: very really so quite truly particularly -
-says: thinks says believes feels
-filler: last~night in~the~summer on~the~first~evening in~my~view to~my~surprise for~a~moment
-filler: at~the~theatre after~the~break with~all~respect once~again from~the~start in~the~end
-filler: like~last~year
-aside: ,~which~we~never~finished~, ,~which~I~hardly~understood~, ,~which~is~not~forgotten~,
-aside: ,~which~we~always~wanted~, ,~which~I~clearly~remember~, ,~which~is~still~around~,
-neutral: we~were~{}~late it~was~{}~raining the~theatre~was~{}~full I~was~{}~alone
-neutral: they~were~{}~ready the~children~were~{}~asleep the~seats~were~{}~cheap
-pattern: SAME SAME SAME~and~SAME NEUTRAL~and~SAME NEUTRAL~,~and~SAME SAME~because~NEUTRAL
-pattern: although~NEUTRAL~,~SAME OTHER~but~SAME OTHER~,~but~SAME although~OTHER~,~SAME
-pattern: SAME~although~OTHER NEUTRAL~,~OTHER~but~SAME OTHER~but~SAME~because~NEUTRAL
-"""
-WORDS: dict[str, list[str]] = {}
-for _head, _words in (line.split(":") for line in _TABLE.strip().splitlines()):
-    WORDS.setdefault(_head, []).extend(w.strip("-").replace("~", " ") for w in _words.split())
-
 # Share of opinions that are negated. At a half, counts of words would be independent of the class,
 # and a model would learn nothing for a long time.
 NEGATED = 0.4
 # Words from a negation to its opinion: in all splits but "longer", and in "longer".
 SCOPES, LONGER_SCOPES = range(1, 12), range(12, 24)
 LONGEST = 48  # words of a sentence, in all splits
+
+
+@functools.cache
+def words() -> dict[str, list[str]]:
+    """Return the words of sentiment.tsv by their kind."""
+    by_kind: dict[str, list[str]] = {}
+    for line in Path(__file__).with_name("sentiment.tsv").read_text("utf-8").splitlines():
+        kind, *row = line.split("\t")
+        by_kind.setdefault(kind, []).extend(word.strip("-") for word in row)
+    return by_kind
 
 
 @functools.lru_cache(maxsize=1)  # the splits depend on one another
@@ -96,12 +77,12 @@ def _opinion(rng: random.Random, praises: bool, scopes: range) -> str:
     """
     negated = rng.random() < NEGATED
     opinion = _choose(rng, "praise" if praises != negated else "blame")
-    markers = {*WORDS["negator"], *WORDS["affirmer"], "no", "nobody", "every", "everybody"}
+    markers = {*words()["negator"], *words()["affirmer"], "no", "nobody", "every", "everybody"}
     while True:
-        words = f"{_statement(rng, negated)} {opinion}".split()
-        distances = [len(words) - 1 - i for i, word in enumerate(words) if word in markers]
+        tokens = f"{_statement(rng, negated)} {opinion}".split()
+        distances = [len(tokens) - 1 - i for i, token in enumerate(tokens) if token in markers]
         if all(distance in scopes for distance in distances):
-            return " ".join(words).replace("_", " ")
+            return " ".join(tokens).replace("_", " ")
 
 
 def _statement(rng: random.Random, negated: bool) -> str:
@@ -133,11 +114,11 @@ def _marker(rng: random.Random, negated: bool) -> str:
 
 
 def _fillers(rng: random.Random) -> str:
-    return " ".join(rng.sample(WORDS["filler"], rng.randrange(5)))
+    return " ".join(rng.sample(words()["filler"], rng.randrange(5)))
 
 
 def _choose(rng: random.Random, name: str) -> str:
-    return rng.choice(WORDS[name])
+    return rng.choice(words()[name])
 
 
 @dataclass(frozen=True, kw_only=True)

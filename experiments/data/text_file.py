@@ -21,8 +21,7 @@ from experiments.data.sequences import generator
 from experiments.data.source import Source
 from experiments.data.subwords import Subwords
 from experiments.data.tokenizers import Characters
-from experiments.data.toy import ToyTranslation
-from experiments.data.toy_language.corpus import sample
+from experiments.data.toy import ToyTranslation, sample
 from experiments.registry import dataset
 
 CHUNK = 4_096  # bytes of an example of a running text; the store reads as many examples at once

@@ -20,6 +20,7 @@ from experiments.data.masking import FixedMasks, MaskedBatch, MaskedBatches, Mas
 from experiments.data.packing import Batch
 from experiments.data.pipeline import Buckets, SortedBatches
 from experiments.data.tokenizers import EOS, SPECIALS
+from experiments.data.toy_language.phenomena import occurrences
 from experiments.learner import TrainState
 from experiments.losses import TokenLosses
 from experiments.registry import TaskParts, task

@@ -30,8 +30,8 @@ from experiments.data.pipeline import Buckets, PackedRows, ShuffledBatches, Sort
 from experiments.data.source import Splits
 from experiments.data.subwords import PairDropout
 from experiments.data.tokenizers import BOS, EOS, PAD, SPECIALS, Tokenizers
+from experiments.data.toy_language.phenomena import by_phenomenon
 from experiments.errors import UsageError
-from experiments.evaluation.phenomena import by_phenomenon
 from experiments.learner import TrainState
 from experiments.losses import TokenLosses, tiled_token_losses
 from experiments.registry import TaskParts, task

@@ -12,12 +12,12 @@ from experiments.analysis.senses import (
     SenseVectors,
     check_senses,
     neighbour_mean,
-    occurrences,
     sense_accuracy,
 )
 from experiments.config.parts import SkipGramBatchPart, SkipGramModel, TrainPart
 from experiments.data.skip_grams import SkipGramBatch, SkipGramBatches
 from experiments.data.tokenizers import SPECIALS
+from experiments.data.toy_language.phenomena import occurrences
 from experiments.learner import TrainState
 from experiments.losses import TokenLosses, negative_sampling_losses
 from experiments.processes import gather_to_host

@@ -8,43 +8,32 @@ never ambiguous.
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from experiments.data.examples import SentencePair
 from experiments.data.toy_language import lexicon
 from experiments.data.toy_language.lexicon import Adjective, Noun, Verb
-from experiments.data.toy_language.nouns import (
+from experiments.data.toy_language.phrases import (
     Draft,
     NounPhrase,
-    agreeing,
-    country,
-    destination,
-    in_water,
-    living,
-    noun_phrase,
+    Phrase,
+    definite,
+    english,
+    finish,
+    french,
     object_pronoun,
-    person_name,
-    pick_noun,
-    place,
+    phrase,
     referring,
-    speaker,
     stand_in,
-    subject,
 )
-from experiments.data.toy_language.phrase import Phrase, definite, english, finish, french, phrase
 
 LIVING = ("person", "animal", "bird", "creature")
-# Verbs by the class of the subject, without those that need an indirect object or a second verb.
-_PLAIN = {
-    kind: [v for v in lexicon.VERBS if kind in v.subjects and v.complement not in ("give", "modal")]
-    for kind in LIVING
-}
-_GIVING = [verb for verb in lexicon.VERBS if verb.complement == "give"]
-_MOVING = [verb for verb in lexicon.VERBS if verb.past == "être"]
-_MODALS = [verb for verb in lexicon.VERBS if verb.complement == "modal"]
+_GIVING = ("give", "show", "send", "lend")
+_MOVING = ("arrive", "leave", "fall", "stay", "go", "return", "come")
+_STATES = ("love", "know", "live")
+_SPOKEN = ("love", "see", "eat", "buy")  # with I, we and you
+_NEUTRAL = ("find", "look", "admire", "draw", "see", "choose")  # fit every sense of a noun
 _NOT_PREDICATED = ("new", "long", "young")
 
-_NEGATIONS = {"not": "pas", "never": "jamais", "no longer": "plus"}
 _AM = {"je": "am", "il": "is", "nous": "are", "vous": "are", "ils": "are"}
 _WAS = {"je": "was", "il": "was", "nous": "were", "vous": "were", "ils": "were"}
 
@@ -71,21 +60,22 @@ def manner(d: Draft, verb: Verb, who: NounPhrase, past: bool) -> Manner:
     how = Manner(past=past)
     completed = past and verb.past != "imparfait"
     if d.chance(0.2):
-        if verb is lexicon.BE:
+        if verb.english == "be":
             fitting = ("not", "not", "no longer")
-        elif verb in lexicon.STATES:  # "never knows" and "never loves" are unusual
+        elif verb.english in _STATES:  # "never knows" and "never loves" are unusual
             fitting = ("not", "no longer")
         else:
             fitting = ("not", "never", "no longer")
             if completed or verb.past == "être":
                 fitting = ("not", "never")
         how.negation = d.choose(fitting)
-    elif not completed and verb not in (*lexicon.STATES, lexicon.BE) and d.chance(0.12):
-        how.adverb = d.choose(lexicon.ADVERBS)
-    easy = verb.past == "avoir" if past else verb in lexicon.SPOKEN_VERBS
-    unspoken = (who.gender == "?" and not easy) or (past and verb.english_past == "-")
-    if unspoken or (verb is not lexicon.BE and who.kind == "person" and d.chance(0.1)):
-        how.modal = _MODALS[0] if verb in lexicon.STATES else d.choose(_MODALS)
+    elif not completed and verb.english not in (*_STATES, "be") and d.chance(0.12):
+        how.adverb = d.choose(lexicon.table("adverb"))
+    easy = verb.past == "avoir" if past else verb.english in _SPOKEN
+    unspoken = (who.gender == "?" and not easy) or (past and not verb.english_past)
+    if unspoken or (verb.english != "be" and who.kind == "person" and d.chance(0.1)):
+        modal = "want" if verb.english in _STATES else d.choose(("want", "can"))
+        how.modal = lexicon.verbs()[modal]
         how.adverb = ("", "")
         if how.negation == "never":
             how.negation = "not"
@@ -116,7 +106,7 @@ def conjugate(verb: Verb, subject: NounPhrase, how: Manner) -> Phrase:
     if not how.modal:
         translation = how.pronouns.french + translation
     if how.negation:
-        closing = french(_NEGATIONS[how.negation], negation)
+        closing = french(lexicon.forms("negation")[how.negation][0], negation)
         translation = french("ne", negation) + translation + closing
     translation = translation + adverb.french
     if is_compound:
@@ -128,7 +118,7 @@ def conjugate(verb: Verb, subject: NounPhrase, how: Manner) -> Phrase:
 
 def _english_verb(verb: Verb, subject: NounPhrase, how: Manner) -> tuple[list, list]:
     """Return the words of the negation, with its auxiliary, and of the verb; *cannot* has both."""
-    if verb is lexicon.BE:
+    if verb.english == "be":
         return english(how.negation or ""), english((_WAS if how.past else _AM)[subject.person])
     is_third = subject.person == "il" and verb.english != "can"
     if how.negation == "not" and verb.english == "can":
@@ -149,13 +139,19 @@ def _participle(verb: Verb, subject: NounPhrase, how: Manner) -> str:
     return lexicon.participle(verb.french, agrees_with.gender, agrees_with.plural)
 
 
+def _plain_verbs(kind: str) -> list[Verb]:
+    """Return the verbs of a class of subjects, without an indirect object or a second verb."""
+    verbs = (verb for verb in lexicon.verbs().values() if kind in verb.subjects)
+    return [verb for verb in verbs if verb.complement not in ("give", "modal")]
+
+
 def pick_verb(d: Draft, who: NounPhrase) -> Verb:
-    """Choose a verb for the subject; I, we and you prefer `SPOKEN_VERBS`."""
+    """Choose a verb for the subject; I, we and you prefer `_SPOKEN`."""
     if who.kind == "person" and d.chance(0.15):  # their participles have the most forms
-        return d.choose(_MOVING)
+        return lexicon.verbs()[d.choose(_MOVING)]
     if who.gender == "?" and d.chance(0.6):
-        return d.choose(lexicon.SPOKEN_VERBS)
-    return d.choose(_PLAIN[who.kind])
+        return lexicon.verbs()[d.choose(_SPOKEN)]
+    return d.choose(_plain_verbs(who.kind))
 
 
 def verb_phrase(d: Draft, who: NounPhrase, verb: Verb, past: bool) -> tuple[Phrase, Manner]:
@@ -171,62 +167,65 @@ def _complement(d: Draft, verb: Verb, negated: bool) -> Phrase:
     """Choose the complement of the verb."""
     match verb.complement:
         case "at" | "to" | "from":
-            return destination(d, verb.complement)
+            return d.destination(verb.complement)
         case "place":
-            return place(d)
+            return d.place()
         case "where":
-            return place(d) if d.chance(0.6) else Phrase()
+            return d.place() if d.chance(0.6) else Phrase()
         case "water":
-            return in_water(d)
+            noun, determiner = d.pick_noun(["water"]), d.choose(("the", "a", "this"))
+            where = d.noun_phrase(noun, determiner=determiner, plural=False)
+            return phrase("in", "dans") + where
         case "play":
-            english_name, article, name, preposition = d.choose(lexicon.PLAYED)
+            english_name, article, name, preposition = d.choose(lexicon.table("played"))
             d.combinations.add(("play", "play", english_name))
             return Phrase([], french(preposition)) + definite(english_name, article, name)
         case "none":
             return Phrase()
     if "country" in verb.objects and d.chance(0.35):
-        return country(d, "object")
+        return d.country("object")
     kinds = sorted(verb.objects - {"country"})
     if "person" in kinds and d.chance(0.3):
-        return person_name(d)
+        return d.person_name()
     return _direct_object(d, verb, kinds, negated)
 
 
 def _direct_object(d: Draft, verb: Verb, kinds: Sequence[str], negated: bool = False) -> NounPhrase:
     """Choose a direct object of one of the classes, each equally probable."""
-    noun = pick_noun(d, (d.choose(kinds),))
+    noun = d.pick_noun((d.choose(kinds),))
     d.combine("object", verb.english, noun)
-    determiner = d.choose(("the", "the", "this")) if verb in lexicon.STATES else None
-    return noun_phrase(d, noun, determiner=determiner, negated=negated)
+    determiner = d.choose(("the", "the", "this")) if verb.english in _STATES else None
+    return d.noun_phrase(noun, determiner=determiner, negated=negated)
 
 
 def time(d: Draft, past: bool) -> Phrase:
     """Choose a time: in September, every morning, yesterday."""
     if d.chance(0.3):
-        return phrase("in", "en") + phrase(*d.choose(lexicon.MONTHS))
+        return phrase("in", "en") + phrase(*d.choose(lexicon.table("month")))
     tenses = ("any", "past" if past else "present")
-    fitting = [words for *words, tense in lexicon.TIMES if tense in tenses]
+    fitting = [words for *words, tense in lexicon.table("time") if tense in tenses]
     return phrase(*d.choose(fitting))
 
 
 def is_adjective(d: Draft, who: NounPhrase, past: bool, *, passing: bool = False) -> Phrase:
     """Return "is happy" in agreement with the subject; `passing` excludes sizes and origins."""
     if who.noun and who.noun.cues:  # the attribute is its cue
-        fitting = [lexicon.ADJECTIVE[word] for word in who.noun.adjectives]
+        fitting = [lexicon.adjectives()[word] for word in who.noun.adjectives]
     else:
         fitting = [
-            a for a in lexicon.ADJECTIVES_OF[who.kind]
+            a for a in lexicon.adjectives_of(who.kind)
             if a.english not in d.content and a.english not in _NOT_PREDICATED
             and (a.order == "quality" or not passing)
         ]  # fmt: skip
-    how, adjective = manner(d, lexicon.BE, who, past), d.choose(fitting)
+    be = lexicon.verbs()["be"]
+    how, adjective = manner(d, be, who, past), d.choose(fitting)
     d.combine("adjective", adjective.english, who.noun)
-    return conjugate(lexicon.BE, who, how) + agreeing(d, adjective, who.gender, who.plural)
+    return conjugate(be, who, how) + d.agreeing(adjective, who.gender, who.plural)
 
 
 def simple(d: Draft) -> Phrase:
     """Build a simple sentence: Jane visits Africa in September."""
-    return _statement(d, subject(d, LIVING), d.chance(0.5))
+    return _statement(d, d.subject(LIVING), d.chance(0.5))
 
 
 def _statement(d: Draft, who: NounPhrase, past: bool) -> Phrase:
@@ -245,14 +244,14 @@ def _action(d: Draft, who: NounPhrase, verb: Verb, past: bool, share_timed: floa
 
 def attribute(d: Draft) -> Phrase:
     """Build a sentence with an attribute: the car is not red."""
-    noun = pick_noun(d, [kind for kind in lexicon.KINDS if lexicon.ADJECTIVES_OF[kind]])
-    who = noun_phrase(d, noun, adjectives=None if d.chance(0.3) else ())
+    noun = d.choose([noun for noun in lexicon.nouns().values() if lexicon.adjectives_of(noun.kind)])
+    who = d.noun_phrase(noun, adjectives=None if d.chance(0.3) else ())
     return who + is_adjective(d, who, d.chance(0.4))
 
 
 def subject_relative(d: Draft) -> Phrase:
     """Build agreement over a relative clause: the girls who live near the river are happy."""
-    who, past = living(d, LIVING), d.chance(0.4)
+    who, past = d.living(LIVING), d.chance(0.4)
     link = phrase("who" if who.kind == "person" else "that", "qui")
     head = who + link + verb_phrase(d, who, pick_verb(d, who), past)[0]
     if d.chance(0.6):
@@ -262,43 +261,43 @@ def subject_relative(d: Draft) -> Phrase:
 
 def object_relative(d: Draft) -> Phrase:
     """Build an object relative clause: la pomme que Marie a achetée est rouge."""
-    verb = d.choose([v for v in _PLAIN["person"] if v.complement == "object"])
-    kinds = [k for k in lexicon.KINDS if k in verb.objects - {"drink", "beverage", "person"}]
-    if not kinds:
+    verb = d.choose([v for v in _plain_verbs("person") if v.complement == "object"])
+    kinds = verb.objects - {"drink", "beverage", "person"}
+    fitting = [noun for noun in lexicon.nouns().values() if noun.kind in kinds]
+    if not fitting:
         return simple(d)
-    thing = noun_phrase(d, pick_noun(d, kinds), determiner=d.choose(("the", "the", "this")))
+    thing = d.noun_phrase(d.choose(fitting), determiner=d.choose(("the", "the", "this")))
     past = d.chance(0.6)
     return _that(d, thing, verb, past) + is_adjective(d, thing, past)
 
 
 def _that(d: Draft, thing: NounPhrase, verb: Verb, past: bool) -> Phrase:
     """Return a thing with a relative clause: the apple that Marie bought."""
-    who = subject(d, ("person",))
+    who = d.subject(("person",))
     how = manner(d, verb, who, past)
     how.fronted = thing
     d.combine("object", verb.english, thing.noun)
     return thing + phrase("that", "que") + who + conjugate(verb, who, how)
 
 
-# Verbs of the first and of the second clause of `anaphora`: Marie buys the apple and eats it.
-_FIRST_VERBS = tuple(lexicon.VERB[word] for word in ("buy", "find", "choose", "see"))
-_SECOND_VERBS = [
-    verb for verb in (*_PLAIN["person"], *_GIVING)
-    if verb.objects & lexicon.VERB["buy"].objects
-    and verb.english not in ("find", "choose", "see", "build", "write")
-]  # fmt: skip
 _TO_PERSON = (("to him", "lui"), ("to her", "lui"), ("to them", "leur"))
 
 
 def anaphora(d: Draft) -> Phrase:
     """Build two clauses with an object pronoun: Marie buys the apple and eats it."""
-    who, past = subject(d, ("person",)), d.chance(0.6)
+    who, past = d.subject(("person",)), d.chance(0.6)
     past = past or who.gender == "?"
-    verb = d.choose([v for v in _SECOND_VERBS if not past or v.past == "avoir"])
-    first = d.choose([v for v in _FIRST_VERBS if v.objects & verb.objects and v is not verb])
+    verb = d.choose([
+        v for v in lexicon.verbs().values()
+        if v.objects & lexicon.verbs()["buy"].objects and "person" in v.subjects
+        and v.english not in ("find", "choose", "see", "build", "write")
+        and (not past or v.past == "avoir")
+    ])  # fmt: skip
+    first_verbs = [lexicon.verbs()[word] for word in ("buy", "find", "choose", "see")]
+    first = d.choose([v for v in first_verbs if v.objects & verb.objects and v is not verb])
     thing = _direct_object(d, first, sorted(first.objects & verb.objects))
     words = who + conjugate(first, who, Manner(past=past)) + thing
-    words += phrase(*d.choose(lexicon.CONJUNCTIONS[:2]))
+    words += phrase(*d.choose(lexicon.table("conjunction")[:2]))
     how = manner(d, verb, who, past)
     how.fronted, how.pronouns = thing, object_pronoun(thing)
     if verb.complement != "give":
@@ -312,11 +311,11 @@ def anaphora(d: Draft) -> Phrase:
 
 def giving(d: Draft) -> Phrase:
     """Build an indirect object, as a noun or a pronoun: Paul gives the book to Marie, or to her."""
-    who, verb = subject(d, ("person",)), d.choose(_GIVING)
+    who, verb = d.subject(("person",)), lexicon.verbs()[d.choose(_GIVING)]
     how = manner(d, verb, who, d.chance(0.5))
-    noun = pick_noun(d, [kind for kind in lexicon.KINDS if kind in verb.objects])
+    noun = d.choose([noun for noun in lexicon.nouns().values() if noun.kind in verb.objects])
     d.combine("object", verb.english, noun)
-    thing = noun_phrase(d, noun, negated=how.negation is not None)
+    thing = d.noun_phrase(noun, negated=how.negation is not None)
     if d.chance(0.5):
         return who + conjugate(verb, who, how) + thing + _to_somebody(d)
     pronouns = (*_TO_PERSON, ("to me", "me"), ("to us", "nous"), ("to you", "vous"))
@@ -325,18 +324,20 @@ def giving(d: Draft) -> Phrase:
         to_whom, dative = "to them", "leur"
     to = phrase(to_whom, dative)
     how.pronouns = Phrase([], to.french)
-    return who + conjugate(verb, who, how) + thing + Phrase(to.english, [])
+    return who + conjugate(verb, who, how) + thing + Phrase(to.english)
 
 
 def _to_somebody(d: Draft) -> Phrase:
-    person = person_name(d) if d.chance(0.5) else noun_phrase(d, d.choose(lexicon.KINDS["person"]))
-    return phrase("to", "à") + person
+    named = d.chance(0.5)
+    return phrase("to", "à") + (
+        d.person_name() if named else d.noun_phrase(d.pick_noun(["person"]))
+    )
 
 
 def pronoun_object(d: Draft) -> Phrase:
     """Build a sentence with an object pronoun: Paul la trouve."""
-    who, past = subject(d, ("person",)), d.chance(0.4)
-    verb = d.choose([v for v in _PLAIN["person"] if "person" in v.objects])
+    who, past = d.subject(("person",)), d.chance(0.4)
+    verb = d.choose([v for v in _plain_verbs("person") if "person" in v.objects])
     how = manner(d, verb, who, past)
     meant = [("m", "il"), ("f", "il")]
     if not past or verb.past == "imparfait":  # else the participle would show the gender of *them*
@@ -351,10 +352,10 @@ def two_clauses(d: Draft) -> Phrase:
     """Build clauses with one subject: the girls are tired because they (elles) played tennis."""
     past = d.chance(0.5)
     if d.chance(0.25):
-        noun = pick_noun(d, ("thing", "vehicle", "building", "clothes", "furniture"))
-        who = noun_phrase(d, noun, adjectives=())
+        noun = d.pick_noun(("thing", "vehicle", "building", "clothes", "furniture"))
+        who = d.noun_phrase(noun, adjectives=())
     else:
-        who = subject(d, LIVING)
+        who = d.subject(LIVING)
     words = who + _state_or_action(d, who, past)
     for conjunction in _conjunctions(d):
         again = stand_in(who)
@@ -369,43 +370,43 @@ def two_clauses(d: Draft) -> Phrase:
 def two_sentences(d: Draft) -> Phrase:
     """Build two or three clauses with different subjects."""
     past = d.chance(0.5)
-    words = _statement(d, subject(d, LIVING), past)
+    words = _statement(d, d.subject(LIVING), past)
     for conjunction in _conjunctions(d):
-        other = living(d, LIVING) if d.chance(0.6) else person_name(d)
+        other = d.living(LIVING) if d.chance(0.6) else d.person_name()
         words = words + phrase(*conjunction) + _statement(d, other, past)
     return words
 
 
 def _conjunctions(d: Draft) -> list[tuple[str, str]]:
     """Choose one or two different conjunctions."""
-    return d.rng.sample(lexicon.CONJUNCTIONS, 1 + d.chance(0.35))
+    return d.rng.sample(lexicon.table("conjunction"), 1 + d.chance(0.35))
 
 
 def _state_or_action(d: Draft, who: NounPhrase, past: bool) -> Phrase:
     """Return an attribute or an action, without an object that a pronoun could refer to."""
     if who.kind not in LIVING or (who.gender != "?" and d.chance(0.5)):
         return is_adjective(d, who, past, passing=True)
-    verb = d.choose([v for v in _PLAIN[who.kind] if v.complement != "object"])
+    verb = d.choose([v for v in _plain_verbs(who.kind) if v.complement != "object"])
     return _action(d, who, verb, past, 0.2)
 
 
 def polysemous(d: Draft) -> Phrase:
     """Build a sentence with a polysemous word and a cue: before or after it, near or far."""
-    noun = d.choose(lexicon.SENSES)
+    noun = d.choose(lexicon.senses())
     frames = ["adjective"] * bool(noun.adjectives) + ["whole"] * bool(noun.wholes)
     frames += ["attribute"] * bool(noun.adjectives)
     frames += ["subject", "earlier subject", "later subject"] * bool(noun.owners)
     match d.choose(frames):
         case "adjective":  # Paul finds the rusty nail
-            who, cue = subject(d, ("person",)), d.choose(noun.adjectives)
-            return who + _handles(d, who, noun, d.chance(0.5), [lexicon.ADJECTIVE[cue]])
+            who, cue = d.subject(("person",)), d.choose(noun.adjectives)
+            return who + _handles(d, who, noun, d.chance(0.5), [lexicon.adjectives()[cue]])
         case "whole":  # Paul finds the bark of the old tree
-            who, cue = subject(d, ("person",)), d.choose(noun.wholes)
-            whole = noun_phrase(d, lexicon.NOUN[cue], determiner=d.choose(("the", "this")))
+            who, cue = d.subject(("person",)), d.choose(noun.wholes)
+            whole = d.noun_phrase(lexicon.nouns()[cue], determiner=d.choose(("the", "this")))
             return who + _handles(d, who, noun, d.chance(0.5)) + phrase("of", "de") + whole
         case "attribute":  # the bank that Paul saw is muddy
-            thing, past = noun_phrase(d, noun, determiner="the", adjectives=()), d.chance(0.5)
-            verb = d.choose(lexicon.NEUTRAL_VERBS)
+            thing, past = d.noun_phrase(noun, determiner="the", adjectives=()), d.chance(0.5)
+            verb = lexicon.verbs()[d.choose(_NEUTRAL)]
             return _that(d, thing, verb, past) + is_adjective(d, thing, past)
         case "subject":  # the banker finds the bank
             owner, past = _owner(d, noun), d.chance(0.5)
@@ -417,55 +418,52 @@ def polysemous(d: Draft) -> Phrase:
             again = stand_in(owner)
             return words + again + _handles(d, again, noun, past)
         case _:  # Paul looked for the key when the pianist was sleeping
-            who, past = person_name(d) if d.chance(0.6) else speaker(d), d.chance(0.5)
+            who, past = d.person_name() if d.chance(0.6) else d.speaker(), d.chance(0.5)
             owner = _owner(d, noun)
             words = who + _handles(d, who, noun, past) + _conjunction(d)
             return words + owner + _state_or_action(d, owner, past)
 
 
 def _owner(d: Draft, noun: Noun) -> NounPhrase:
-    return noun_phrase(d, lexicon.NOUN[d.choose(noun.owners)])
+    return d.noun_phrase(lexicon.nouns()[d.choose(noun.owners)])
 
 
 def _conjunction(d: Draft) -> Phrase:
-    return phrase(*d.choose(lexicon.CONJUNCTIONS))
+    return phrase(*d.choose(lexicon.table("conjunction")))
 
 
 def _handles(
     d: Draft, who: NounPhrase, noun: Noun, past: bool, adjectives: Sequence[Adjective] = ()
 ) -> Phrase:
     """Return a verb that fits every sense of the noun, with the noun as its object."""
-    verb = d.choose(lexicon.NEUTRAL_VERBS)
+    verb = lexicon.verbs()[d.choose(_NEUTRAL)]
     how = manner(d, verb, who, past)
-    thing = noun_phrase(d, noun, adjectives=adjectives, negated=how.negation is not None)
+    thing = d.noun_phrase(noun, adjectives=adjectives, negated=how.negation is not None)
     return conjugate(verb, who, how) + thing
 
 
 # Constructions and how many sentences of 120 they build.
-_SHARES = (
-    (simple, 18), (attribute, 6), (subject_relative, 13), (object_relative, 10), (anaphora, 16),
-    (giving, 8), (pronoun_object, 4), (two_clauses, 12), (two_sentences, 9), (polysemous, 24),
-)  # fmt: skip
-_TICKETS = [build for build, share in _SHARES for _ in range(share)]
+_SHARES = {
+    simple: 18, attribute: 6, subject_relative: 13, object_relative: 10, anaphora: 16,
+    giving: 8, pronoun_object: 4, two_clauses: 12, two_sentences: 9, polysemous: 24,
+}  # fmt: skip
 
 
-class Derivation(NamedTuple):
-    """A sentence with its translation, and the combinations of words in it."""
+def derive(rng: random.Random) -> tuple[SentencePair, set[tuple[str, str, str]]]:
+    """Derive a sentence in which every polysemous word has cues of one sense only.
 
-    pair: SentencePair
-    combinations: frozenset[tuple[str, str, str]]
-
-
-def derive(rng: random.Random) -> Derivation:
-    """Derive a sentence in which every polysemous word has cues of one sense only."""
+    Returns:
+        The sentence with its translation, and the combinations of words in it.
+    """
+    constructions = [build for build, share in _SHARES.items() for _ in range(share)]
     while True:
         d = Draft(rng)
-        sentence = d.choose(_TICKETS)(d)
+        sentence = d.choose(constructions)(d)
         if all(_is_clear(noun, d.content) for noun in d.senses):
-            return Derivation(finish(sentence), frozenset(d.combinations))
+            return finish(sentence), d.combinations
 
 
 def _is_clear(noun: Noun, content: set[str]) -> bool:
     """Return whether there are cues of this sense, and none of the other senses of the word."""
-    senses = [sense for sense in lexicon.SENSES if sense.english == noun.english]
-    return [sense for sense in senses if sense.cues & content] == [noun]
+    same_word = [sense for sense in lexicon.senses() if sense.english == noun.english]
+    return [sense for sense in same_word if sense.cues & content] == [noun]

@@ -1,17 +1,20 @@
 """Generated datasets: their splits, tokens and tasks."""
 
-from dataclasses import replace
+import re
+from collections import Counter
 
 import numpy as np
 import pytest
 
+from experiments.data import digits
+from experiments.data.denoising import MASK, documents, infill, permute
 from experiments.data.digits import DigitsData
-from experiments.data.examples import SentencePair
-from experiments.data.source import Splits
+from experiments.data.summary import CIRCUMSTANCES, PERSONS
 from experiments.errors import UsageError
 from experiments.registry import DATASETS
 from tests.experiments.data.corpora import changed, data_part, learn, load_split
 
+TOKENS = [f"w{i}" for i in range(1_009)]
 DATA = {
     "toy": {
         "sizes": {"train": 1_000, "validation": 20, "test": 20, "compositional": 20, "longer": 20}
@@ -74,16 +77,12 @@ def test_split_depends_on_seed_and_name_and_train_has_every_token(name, load, ca
     "name, changes, words",
     [
         ("reverse", {"sizes.train": 999}, "data.sizes.train must be at least 1000, got 999"),
-        ("copy", {"longest": 9}, "data.longest must be at least 10, got 9"),
         ("copy", {"sizes.train": 199}, "data.sizes.train must be at least 200, got 199"),
         ("scan", {"split": "lenght"}, "got 'lenght'; did you mean 'length'?"),
         ("scan", {"path": "no/scan"}, "no/scan has no file simple_train.txt: name a folder"),
         ("scan", {"validation": 6}, "data.validation=6 and data.validation_from=0 leave a split"),
-        ("scan", {"split": "length", "cutoff": 28}, "data.cutoff=28, data.validation=3 and"),
-        ("scan", {"validation_from": 2}, "must be from 0 to 0, the cutoff with split"),
-        ("denoising", {"rates.mask": 1.5}, "data.rates.mask must be in [0, 1], got 1.5"),
+        ("denoising", {"infill": 1.5}, "data.infill must be in [0, 1), got 1.5"),
         ("denoising", {"sizes.test": 1}, "data.sizes.test must be at least 2, got 1"),
-        ("summary", {"longest": 2}, "data.longest must be at least 3, got 2"),
     ],
 )
 def test_usage_error(name, changes, words, load):
@@ -137,36 +136,82 @@ def test_invalid_scan_line_raises(load, tmp_path):
         load("scan", path=str(tmp_path))
 
 
-@pytest.mark.parametrize("split, sizes", [("simple", (16_228, 4_182)), ("length", (16_490, 3_920))])
-def test_real_scan_has_the_published_sizes(load, real_data, split, sizes):
-    splits = load("scan", path=str(real_data("scan")), split=split, validation=500)
-    assert (len(splits["train"]), len(splits["test"])) == sizes
-
-
 def test_noise_differs_between_epochs(load):
     pairs = load("denoising")["train"]
     assert sum("<mask>" in pair.source for pair in pairs) > 0.95 * len(pairs)
     assert len({pair.source for pair in pairs}) == len(pairs)
 
 
-@pytest.mark.parametrize("config", [data_part("copy", {}), DigitsData()])
-def test_a_class_may_be_a_number(config, tmp_path, monkeypatch):
-    is_image = config.name == "digits"
-    source = np.zeros((2, 2, 1)) if is_image else "a"
-    replace_examples(monkeypatch, config.name, [SentencePair(source, i) for i in (3, np.int64(4))])
-    assert [pair.target for pair in Splits(config, tmp_path)["train"]] == ["3", "4"]
+def test_infill_replaces_its_share_in_spans_of_poisson_length():
+    masks, lengths = 0, []
+    for seed in range(40):
+        noised = infill(TOKENS, np.random.default_rng(seed), 0.3)
+        kept = [token for token in noised if token != MASK]
+        rest = iter(TOKENS)
+        assert all(token in rest for token in kept)  # in their order
+        assert len(TOKENS) - len(kept) == round(0.3 * len(TOKENS))
+        masks += len(noised) - len(kept)
+        for left, middle, right in zip(noised, noised[1:], noised[2:], strict=False):
+            if middle == MASK and MASK not in (left, right):  # one span
+                lengths.append(TOKENS.index(right) - TOKENS.index(left) - 1)
+    assert 40 * 0.3 * len(TOKENS) / masks == pytest.approx(3, rel=0.05)
+    # A single mask replaces a Poisson(3) number of tokens; 0: it is inserted.
+    for length, probability in enumerate([0.0498, 0.1494, 0.2240, 0.2240, 0.1680, 0.1008]):
+        assert lengths.count(length) / len(lengths) == pytest.approx(probability, rel=0.25)
+    assert infill(TOKENS, np.random.default_rng(0), 0.0) == TOKENS
 
 
-@pytest.mark.parametrize("values", [np.uint8([0, 255]), np.float32([-1, 1])])
-def test_images_of_another_range_raise(values, tmp_path, monkeypatch):
-    replace_examples(monkeypatch, "digits", [SentencePair(values.reshape(2, 1, 1), "a")])
-    low, high = values
-    with pytest.raises(UsageError, match=f"=digits must have values from 0 .* got {low} to {high}"):
-        Splits(DigitsData(), tmp_path)["train"]
+def test_permute_moves_whole_sentences():
+    tokens = ["a", "b", ";", "c", ";", "d", "e", "f"]
+    assert {" ".join(permute(tokens, np.random.default_rng(seed), 1.0)) for seed in range(60)} == {
+        "a b ; c ; d e f", "a b ; d e f ; c", "c ; a b ; d e f",
+        "c ; d e f ; a b", "d e f ; a b ; c", "d e f ; c ; a b",
+    }  # fmt: skip
+    assert permute(tokens, np.random.default_rng(0), 0.0) == tokens
 
 
-def replace_examples(monkeypatch, name, examples):
-    """Let a dataset return these examples."""
-    entry = DATASETS[name]
-    source = replace(entry.source, load=lambda *_: examples)
-    monkeypatch.setitem(DATASETS, name, entry._replace(source=source))
+@pytest.mark.parametrize("number", [2, 3, 5, 100, 101])
+def test_documents_contain_every_sentence_once_in_alphabetical_order(number):
+    sentences = [f"w{i}" for i in range(number)]
+    texts = [text.split(" ; ") for text in documents(sentences, np.random.default_rng(0))]
+    assert sorted(sentence for text in texts for sentence in text) == sorted(sentences)
+    assert all(2 <= len(text) <= 4 and text == sorted(text) for text in texts)
+
+
+def test_summary_lists_the_actions_of_the_most_active_person_in_order(load):
+    pattern = re.compile(rf"(\w+) (.+?)(?: (?:{'|'.join(CIRCUMSTANCES)}))?")
+    first = other = 0
+    pairs = load("summary")["train"]
+    for document, summary, _ in pairs:
+        actions = [pattern.fullmatch(sentence).groups() for sentence in document.split(" ; ")]
+        assert 3 <= len(actions) <= 5
+        (person, most), *others = Counter(person for person, _ in actions).most_common()
+        assert all(number < most for _, number in others)
+        expected = [*dict.fromkeys(action for who, action in actions if who == person)]
+        name, told = summary.split(" ", 1)
+        assert (name, re.split(" , | and ", told)) == (person, expected)
+        assert summary not in document.split(" ; ")
+        first += actions[0][0] == person
+        ((most_named, _),) = Counter(re.findall("|".join(PERSONS), document)).most_common(1)
+        other += most_named != person
+    # The person is often not the first, and not the one who is named most.
+    assert first < 0.75 * len(pairs) and other > 20
+
+
+def test_every_image_is_in_one_split_with_its_label():
+    from sklearn.datasets import load_digits  # takes a second, in each worker
+
+    splits = {split: [*digits.load(DigitsData(), split, None)] for split in digits.SIZES}
+    assert {split: len(examples) for split, examples in splits.items()} == digits.SIZES
+    examples = [example for split in splits.values() for example in split]
+    images = np.stack([example.source for example in examples])
+    assert (images.shape[1:], images.dtype) == ((8, 8, 1), np.float32)
+    assert (images.min(), images.max()) == (0, 1)
+    data = load_digits()
+    ours = [(*(16 * pair.source.ravel()), int(pair.target)) for pair in examples]
+    theirs = [
+        (*image.ravel(), label) for image, label in zip(data.images, data.target, strict=True)
+    ]
+    assert sorted(ours) == sorted(theirs)
+    other = [*digits.load(DigitsData(seed=1), "test", None)]
+    assert [pair.target for pair in other] != [pair.target for pair in splits["test"]]

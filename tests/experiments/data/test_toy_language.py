@@ -11,41 +11,45 @@ import pytest
 from experiments.data import toy
 from experiments.data.examples import SentencePair
 from experiments.data.tokenizers import detokenize, tokenize
-from experiments.data.toy_language import lexicon, nouns
-from experiments.data.toy_language.corpus import FAMOUS, ToySizes, corpus, derivations, is_held_out
-from experiments.data.toy_language.lexicon import ADJECTIVE, SENSES, VERB
-from experiments.data.toy_language.phrase import definite, finish, phrase
+from experiments.data.toy import FAMOUS, ToySizes, corpus, derivations, is_held_out
+from experiments.data.toy_language import lexicon
+from experiments.data.toy_language.phenomena import by_phenomenon, occurrences, phenomena
+from experiments.data.toy_language.phrases import (
+    Draft,
+    definite,
+    finish,
+    object_pronoun,
+    phrase,
+    referring,
+    stand_in,
+)
 from experiments.data.toy_language.sentences import Manner, conjugate
 
 TINY = ToySizes(train=1_000, validation=20, test=20, compositional=20, longer=20)
 FINGERPRINT = "9f52d94fa03aaace"  # of the default corpus: the scores of results/ are of this one
-D = nouns.Draft(Random(0))
-JANE = nouns.referring(phrase("Jane", "Jane"), "f", "il")
-PAUL = nouns.referring(phrase("Paul", "Paul"), "m", "il")
-WOMEN = nouns.referring(phrase("Jane and Alice", "Jane et Alice"), "f", "ils")
+D = Draft(Random(0))
+JANE = referring(phrase("Jane", "Jane"), "f", "il")
+PAUL = referring(phrase("Paul", "Paul"), "m", "il")
+WOMEN = referring(phrase("Jane and Alice", "Jane et Alice"), "f", "ils")
+WHITE = D.agreeing(lexicon.adjectives()["white"], "f", True)
 
 
 def thing(words, plural=False, negated=False):
     """Return a noun phrase from its English: determiner, adjectives, singular noun."""
     determiner, *adjectives, word = words.split()
-    noun = lexicon.NOUN.get(word) or next(noun for noun in SENSES if noun.french == word)
-    adjectives = [ADJECTIVE[adjective] for adjective in adjectives]
+    noun = lexicon.nouns().get(word) or next(n for n in lexicon.senses() if n.french == word)
+    adjectives = [lexicon.adjectives()[adjective] for adjective in adjectives]
     options = {"plural": plural, "negated": negated, "adjectives": adjectives}
-    return nouns.noun_phrase(D, noun, determiner=determiner, **options)
+    return D.noun_phrase(noun, determiner=determiner, **options)
 
 
 @pytest.mark.parametrize(
     ("words", "plural", "english", "french"),
     [
         ("a fluffy blue creature", 0, "a fluffy blue creature", "une créature bleue et duveteuse"),
-        ("a famous French novel", 0, "a famous French novel", "un roman français célèbre"),
         ("a old hotel", 0, "an old hotel", "un vieil hôtel"),
         ("some big dog", 1, "some big dogs", "de grands chiens"),
-        ("some white horse", 1, "some white horses", "des chevaux blancs"),
-        ("her house", 0, "her house", "sa maison"),
         ("this owl", 1, "these owls", "ces hiboux"),
-        ("the hedgehog", 0, "the hedgehog", "le hérisson"),
-        ("some water", 0, "some water", "de l'eau"),
         ("many egg", 1, "many eggs", "beaucoup d'œufs"),
         ("a wooden table", 0, "a wooden table", "une table en bois"),
         ("the rusty ressort", 1, "the rusty springs", "les ressorts rouillés"),
@@ -55,8 +59,8 @@ def test_noun_phrases(words, plural, english, french):
     assert finish(thing(words, plural))[:2] == (english, french)
 
 
-APPLE, CARS, GIRLS = thing("the apple"), thing("the car", True), thing("the girl", True)
-IT, THEM = {"fronted": APPLE, "pronouns": nouns.object_pronoun(APPLE)}, nouns.object_pronoun(CARS)
+VERBS, APPLE, CARS = lexicon.verbs(), thing("the apple"), thing("the car", True)
+IT, THEM = {"fronted": APPLE, "pronouns": object_pronoun(APPLE)}, object_pronoun(CARS)
 
 
 @pytest.mark.parametrize(
@@ -68,30 +72,25 @@ IT, THEM = {"fronted": APPLE, "pronouns": nouns.object_pronoun(APPLE)}, nouns.ob
         (JANE, "eat", {"past": True, **IT}, (), "Jane ate it", "Jane l'a mangée"),
         (JANE, "sell", {"past": True, "fronted": CARS, "pronouns": THEM, "negation": "never"}, (),
          "Jane never sold them", "Jane ne les a jamais vendues"),
-        (PAUL, "eat", {"modal": VERB["want"], **IT}, (),
+        (PAUL, "eat", {"modal": VERBS["want"], **IT}, (),
          "Paul wants to eat it", "Paul veut la manger"),
-        (PAUL, "look", {"modal": VERB["can"], "negation": "not", "pronouns": THEM}, (),
-         "Paul cannot look for them", "Paul ne peut pas les chercher"),
-        (PAUL, "work", {"modal": VERB["can"], "negation": "no longer"}, (),
+        (PAUL, "work", {"modal": VERBS["can"], "negation": "no longer"}, (),
          "Paul can no longer work", "Paul ne peut plus travailler"),
         (JANE, "visit", {"adverb": ("often", "souvent")}, (definite("Japan", "le", "Japon"),),
          "Jane often visits Japan", "Jane visite souvent le Japon"),
-        (GIRLS, "be", {}, (nouns.agreeing(D, ADJECTIVE["happy"], "f", True),),
-         "the girls are happy", "les filles sont heureuses"),
-        (nouns.stand_in(CARS), "be", {"past": True, "negation": "not"},
-         (nouns.agreeing(D, ADJECTIVE["white"], "f", True),),
+        (stand_in(CARS), "be", {"past": True, "negation": "not"}, (WHITE,),
          "they were not white", "elles n'étaient pas blanches"),
     ],
 )  # fmt: skip
 def test_clauses(who, verb, manner, rest, english, french):
-    sentence = who + conjugate(lexicon.BE if verb == "be" else VERB[verb], who, Manner(**manner))
+    sentence = who + conjugate(VERBS[verb], who, Manner(**manner))
     for words in rest:
         sentence += words
     assert finish(sentence)[:2] == (english, french)
 
 
 def test_alignment_of_contraction_and_negation():
-    going = conjugate(VERB["go"], PAUL, Manner(negation="not"))
+    going = conjugate(VERBS["go"], PAUL, Manner(negation="not"))
     pair = finish(PAUL + going + phrase("to", "à") + thing("the market"))
     assert pair == SentencePair(
         "Paul does not go to the market",
@@ -139,14 +138,6 @@ def test_every_word_is_frequent_in_train(splits, pairs, side):
     assert min(train[word] for pair in pairs for word in tokenize(getattr(pair, side))) >= 20
 
 
-def test_longer_split_is_longer(splits):
-    for name, split in splits.items():
-        for pair in split:
-            english, french = len(tokenize(pair.source)), len(tokenize(pair.target))
-            assert min(english, french) >= 3
-            assert english > 20 if name == "longer" else max(english, french) <= 20
-
-
 def test_held_out_combinations_are_only_in_compositional(splits):
     split_of = {pair.source: name for name, split in splits.items() for pair in split}
     kinds = set()
@@ -159,17 +150,6 @@ def test_held_out_combinations_are_only_in_compositional(splits):
     assert kinds >= {"adjective", "object", "subject", "place", "pronoun"}
 
 
-def test_alignment_is_in_range_and_covers_content(pairs):
-    for pair in pairs:
-        english, french = tokenize(pair.source), tokenize(pair.target)
-        assert (detokenize(english), detokenize(french)) == pair[:2]
-        assert len({*pair.alignment}) == len(pair.alignment)
-        assert all(i < len(english) and j < len(french) for i, j in pair.alignment)
-        unaligned = {french[j] for j in {*range(len(french))} - {j for _, j in pair.alignment}}
-        # Only French has these words: la France, l'Afrique, et between adjectives, jouer au.
-        assert unaligned <= {"le", "la", "l'", "les", "et", "de", "du", "à", "au", "aux"}, pair
-
-
 WRONG_FRENCH = "|".join([
     r"\b(le|la|de|ne|je|me|que|ma|sa|ce) [aeiouéèêâîôœ]",
     r"\b(le|la|de|ne|ma|sa|ce) h(omme|ôtel|ôpital|istoire|irondelle|onnête|istorien|orloge)",
@@ -180,25 +160,38 @@ WRONG_FRENCH = "|".join([
 ])  # fmt: skip
 
 
-def test_french_elides_and_contracts(pairs):
-    assert [pair.target for pair in pairs if re.search(WRONG_FRENCH, pair.target)] == []
+def test_lengths_alignment_and_elision(splits):
+    for name, split in splits.items():
+        for pair in split:
+            english, french = tokenize(pair.source), tokenize(pair.target)
+            assert (detokenize(english), detokenize(french)) == pair[:2]
+            assert min(len(english), len(french)) >= 3
+            assert len(english) > 20 if name == "longer" else max(len(english), len(french)) <= 20
+            assert len({*pair.alignment}) == len(pair.alignment)
+            assert all(i < len(english) and j < len(french) for i, j in pair.alignment)
+            unaligned = {french[j] for j in {*range(len(french))} - {j for _, j in pair.alignment}}
+            # Only French has these words: la France, l'Afrique, et between adjectives, jouer au.
+            assert unaligned <= {"le", "la", "l'", "les", "et", "de", "du", "à", "au", "aux"}, pair
+            assert not re.search(WRONG_FRENCH, pair.target), pair
 
 
 def test_cues_and_translation_agree_on_one_sense(pairs):
     checked = Counter()
     for pair in pairs:
         english, french = {*pair.source.replace("in spring", "").split()}, {*tokenize(pair.target)}
-        for word in {noun.english for noun in SENSES}:
-            if english & {word, lexicon.english_plural(word)}:
-                senses = [noun for noun in SENSES if noun.english == word]
-                (noun,) = [
-                    noun
-                    for noun in senses
-                    if any(english & {cue, lexicon.english_plural(cue)} for cue in noun.cues)
-                ]
-                assert french & {noun.french, lexicon.french_plural(noun.french)}, pair
-                checked[noun.french] += 1
-    assert min(checked[noun.french] for noun in SENSES) >= 50
+        cued = [
+            noun
+            for noun in lexicon.senses()
+            if english & {noun.english, lexicon.english_plural(noun.english)}
+            and any(english & {cue, lexicon.english_plural(cue)} for cue in noun.cues)
+        ]
+        assert len({noun.english for noun in cued}) == len(cued)
+        for noun in cued:
+            assert french & {noun.french, lexicon.french_plural(noun.french)}, pair
+            checked[noun.english, noun.french] += 1
+    listed = Counter((word, sense) for _, _, word, sense in occurrences(pairs))
+    assert {*listed} == {*checked} == {noun[:2] for noun in lexicon.senses()}
+    assert min(checked.values()) >= 50
 
 
 def test_stored_corpus_is_that_of_the_generator(tmp_path, tiny, capsys):
@@ -218,10 +211,9 @@ def test_interrupted_preparation_is_not_used(tmp_path, tiny, monkeypatch):
         patch.setattr(toy.ToyTranslation, "_generate_examples", killed)
         with pytest.raises(KeyboardInterrupt):
             toy.prepare(tmp_path, 0, TINY)
-    other = toy.prepare(tmp_path, 1, TINY)
-    assert other.data_dir != toy.prepare(tmp_path, 0, TINY).data_dir
-    monkeypatch.setattr(toy, "corpus", None)  # a second call would fail
     assert len(toy.prepare(tmp_path, 0, TINY).as_data_source(split="train")) == TINY.train
+    monkeypatch.setattr(toy, "corpus", None)  # a second call would fail
+    toy.prepare(tmp_path, 0, TINY)
 
 
 def test_dataset_that_another_process_generates_meanwhile(tmp_path, monkeypatch, tiny):
@@ -235,3 +227,33 @@ def test_dataset_that_another_process_generates_meanwhile(tmp_path, monkeypatch,
     monkeypatch.setattr(toy, "corpus", generate)
     builder = toy.prepare(tmp_path, 0, TINY)
     assert not others and len(builder.as_data_source(split="train")) == TINY.train
+
+
+PLAIN = SentencePair("the king sleeps", "le roi dort", "0-0 1-1 2-2")
+HAPPY_KING = SentencePair("the happy king", "le roi heureux", "0-0 1-2 2-1")
+SMALL_QUEEN = SentencePair("a small queen", "une petite reine", "0-0 1-1 2-2")
+BANKS = SentencePair("the muddy banks", "les rives boueuses", "0-0 1-2 2-1")
+
+
+@pytest.mark.parametrize(
+    "pair, shown",
+    [
+        (PLAIN, set()),
+        (HAPPY_KING, {"order"}),
+        (SMALL_QUEEN, {"agreement"}),
+        (BANKS, {"agreement", "order", "polysemy"}),
+    ],
+)
+def test_phenomena_by_hand(pair, shown):
+    assert {name for name, is_shown in phenomena(pair).items() if is_shown} == shown
+
+
+def test_occurrences_and_exact_match_by_phenomenon():
+    pairs = [PLAIN, HAPPY_KING, HAPPY_KING, BANKS]
+    assert occurrences(pairs) == [(3, 2, "bank", "rive")]
+    answers = ["wrong", HAPPY_KING.target, "wrong", BANKS.target]
+    assert by_phenomenon(pairs, answers) == {
+        "agreement": {"sentences": 1, "exact_match": 1.0},
+        "order": {"sentences": 3, "exact_match": 2 / 3},
+        "polysemy": {"sentences": 1, "exact_match": 1.0},
+    }
