@@ -6,7 +6,7 @@ Where the loss does not rise, the model does not need the weights that it comput
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,10 @@ from attention import scores
 from attention.modules import Attention, Context, Output
 from attention.modules.context import DEFAULT_CONTEXT
 from experiments.analysis.collect import CROSS, DECODER, ENCODER
-from experiments.tasks.task import Task
+
+if TYPE_CHECKING:
+    from experiments.learner import TrainState
+    from experiments.tasks.task import Task
 
 KINDS = {
     ENCODER: "encoder self-attention",
@@ -100,27 +103,20 @@ def _attentions(model: nnx.Module) -> Iterator[tuple[nnx.Module, str, str]]:
 
 
 def replace_weights(model: nnx.Module, replacements: Mapping[str, Replacement]) -> None:
-    """Replace the weights of every layer, in place.
+    """Replace the weights of every layer in place, by kind: "encoder", "decoder" or "cross".
 
-    Args:
-        model: any whose layers are `Attention` in a residual connection, or a recurrent decoder.
-        replacements: by kind, "encoder", "decoder" or "cross".
+    Layers are `Attention` in a residual connection, or the attention of a recurrent decoder.
     """
     for owner, name, kind in _attentions(model):
         replaced = ReplacedWeights if name == "sublayer" else ReplacedRecurrentWeights
         setattr(owner, name, replaced(getattr(owner, name), replacements[kind]))
 
 
-def loss_table(task: Task, state: Any, split: str) -> list[dict[str, Any]]:  # noqa: ANN401 - a `TrainState`
+def loss_table(task: "Task", state: "TrainState", split: str) -> list[dict[str, Any]]:
     """Return a row for each kind: how much the loss of a split rises, in nats per token.
 
     The weights of one kind are replaced in all its layers and heads; the other kinds compute theirs
     from the changed vectors. One program serves all: the way is an argument.
-
-    Args:
-        task: of the run.
-        state: of the model.
-        split: that is measured.
     """
 
     def sums(model: nnx.Module, batch: Any, ways: Mapping[str, Array], rng: Array) -> Any:  # noqa: ANN401 - a batch of any task

@@ -4,8 +4,8 @@ import base64
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import repeat, zip_longest
-from typing import Any, NamedTuple
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -19,11 +19,13 @@ from experiments.analysis.collect import (
     Collector,
     Example,
 )
+from experiments.data.examples import SentencePair
 from experiments.data.tokenizers import EOS, Tokenizer
 from experiments.learner import TrainState
-from experiments.tasks.prediction import Prediction
-from experiments.tasks.task import Task
-from experiments.tasks.translation import Translation
+
+if TYPE_CHECKING:
+    from experiments.tasks.prediction import Prediction
+    from experiments.tasks.task import Task
 
 NUM_BEAMS = 5  # translations of a sentence
 ALTERNATIVES = 5  # tokens that are listed for each step
@@ -48,42 +50,51 @@ class Answer(NamedTuple):
 
 
 def examples_data(
-    task: Task, state: TrainState, sources: Sequence[Any], targets: Sequence[str] = ()
+    task: "Task", state: TrainState, pairs: Sequence[SentencePair]
 ) -> list[dict[str, Any]]:
     """Return what a page shows of each source: attention, vectors, and the n best translations.
 
     Args:
         task: of the model.
         state: of the model.
-        sources: texts as people type them, or images.
-        targets: given translations, "" for none; those of the model follow.
+        pairs: with sources as people type them, or images. Translations of the model follow a
+            target that is given.
 
     Raises:
         ValueError: a text that the model cannot read.
         UsageError: a model that does not attend.
     """
-    answers = [*_answers(task, state, sources, targets)]
-    is_encoder = all(DECODER not in one.example.inputs for several in answers for one in several)
-    chosen = task.predict(state, sources) if is_encoder else repeat(Prediction(), len(sources))
-    rows = [one.example for several in answers for one in several]
+    sources = [pair.source for pair in pairs]
+    if translates(task):
+        answers = [*_translations(task, state, pairs)]
+    else:
+        read = [task.example(state, source) for source in sources]
+        answers = [[Answer(example, example.inputs.get(DECODER, ())[1:])] for example in read]
+    rows = [answer.example for of_source in answers for answer in of_source]
+    has_decoder = any(DECODER in example.inputs for example in rows)
+    predictions = repeat(None) if has_decoder else task.predict(state, sources)
     collector = Collector(task, logits_of=(DECODER,))
     passes = collector(state.parameters, rows, batch_size=min(AT_ONCE, len(rows)))
     tokenizer = task.tokenizers[max(task.sides)]
     penalty = getattr(task.config.decoding, "length_penalty", 0.0)
-    found = []
-    every_source = zip(sources, answers, chosen, strict=True)
-    for number, (source, several, prediction) in enumerate(every_source, start=1):
-        every = [next(passes) for _ in several]
-        data = attention_data(several[0].example, every[0])
-        data["name"] = source if isinstance(source, str) else f"example {number}"
+    examples = []
+    for source, of_source, prediction in zip(sources, answers, predictions, strict=False):
+        every = [next(passes) for _ in of_source]
+        data = attention_data(of_source[0].example, every[0])
+        data["name"] = source if isinstance(source, str) else f"example {len(examples) + 1}"
         data["translations"] = [
-            {"text": one.given or _text(task, one, attended), "given": bool(one.given)}
-            | steps_data(tokenizer, one.predicted, attended.logits[DECODER], penalty)
-            for one, attended in zip(several, every, strict=True)
-            if len(one.predicted)
+            {"text": answer.given or _text(task, answer, attended), "given": bool(answer.given)}
+            | steps_data(tokenizer, answer.predicted, attended.logits[DECODER], penalty)
+            for answer, attended in zip(of_source, every, strict=True)
+            if len(answer.predicted)
         ] or choices_data(prediction)
-        found.append(data)
-    return found
+        examples.append(data)
+    return examples
+
+
+def translates(task: "Task") -> bool:
+    """Return whether a task is a translation, whose model also has beam search."""
+    return hasattr(task, "translator")
 
 
 def attention_data(example: Example, attended: Attended) -> dict[str, Any]:
@@ -165,9 +176,9 @@ def steps_data(
     }
 
 
-def choices_data(prediction: Prediction) -> list[dict[str, Any]]:
+def choices_data(prediction: "Prediction | None") -> list[dict[str, Any]]:
     """Return the answer of an encoder in the form of a translation; [] if it chooses nothing."""
-    if not prediction.choices:
+    if not (prediction and prediction.choices):
         return []
     ranked = [choice.candidates[:CANDIDATES] for choice in prediction.choices]
     return [
@@ -183,50 +194,34 @@ def choices_data(prediction: Prediction) -> list[dict[str, Any]]:
     ]
 
 
-def _text(task: Task, answer: Answer, attended: Attended) -> str:
+def _text(task: "Task", answer: Answer, attended: Attended) -> str:
     """Return the text of an answer; that of a translation has copies of unknown words."""
     example = answer.example
-    if not isinstance(task, Translation):
+    if not translates(task):
         return task.tokenizers.source.decode(example.inputs[DECODER].tolist())
     weights = attended.maps[CROSS].weights.mean(axis=(0, 1))
     unknown = {place: example.labels[ENCODER][place] for place in example.unknown[ENCODER]}
     return task.translator.with_copies(answer.predicted, weights, unknown)[1]
 
 
-def _answers(
-    task: Task, state: TrainState, sources: Sequence[Any], targets: Sequence[str]
-) -> Iterator[list[Answer]]:
-    """Yield the answers to each source: a given one, that of the run, and the n best."""
-    if isinstance(task, Translation):
-        found = _translations(task, state, sources)
-        for source, target, answers in zip_longest(sources, targets, found, fillvalue=""):
-            yield ([_given(task, state, source, target)] if target else []) + answers
-        return
-    for source in sources:
-        example = task.example(state, source)
-        ids = example.inputs[DECODER].tolist() if DECODER in example.inputs else []
-        yield [Answer(example, ids[1:])]
-
-
-def _given(task: Translation, state: TrainState, source: str, target: str) -> Answer:
-    example = task.example(state, source, target)
-    return Answer(example, [*example.inputs[DECODER][1:].tolist(), EOS], target)
-
-
 def _translations(
-    task: Translation, state: TrainState, sources: Sequence[str]
+    task: "Task", state: TrainState, pairs: Sequence[SentencePair]
 ) -> Iterator[list[Answer]]:
-    """Yield the translation of each source by `config.decoding`, and those of beam search."""
+    """Yield the given translation of each source, that by `config.decoding`, and the n best."""
     num_beams = min(max(NUM_BEAMS, task.config.decoding.num_beams), len(task.tokenizers.target))
     decoding = replace(task.config.decoding, num_beams=num_beams, n_best=min(NUM_BEAMS, num_beams))
     translator = task.make_translator(task.stopping, decoding)
-    sentences = [*map(task.read, sources)]
+    sentences = [task.read(pair.source) for pair in pairs]
     ids = [sentence.ids for sentence in sentences]
     own = task.translator.translate_ids(state.parameters, ids, batch_size=1)
-    found = translator.hypotheses(
+    ranked = translator.hypotheses(
         state.parameters, sentences, batch_size=min(AT_ONCE, len(sentences))
     )
-    for source, first, hypotheses in zip(sources, own, found, strict=True):
-        every = dict.fromkeys([tuple(first.tolist()), *(tuple(one.ids) for one in hypotheses)])
-        several = [[*each] for each in every][:NUM_BEAMS]
-        yield [Answer(task.translated(source, each), each) for each in several]
+    for (source, target, *_), first, hypotheses in zip(pairs, own, ranked, strict=True):
+        given = []
+        if target:
+            example = task.example(state, source, target)
+            given = [Answer(example, [*example.inputs[DECODER][1:].tolist(), EOS], target)]
+        every = dict.fromkeys([tuple(first.tolist()), *(tuple(best.ids) for best in hypotheses)])
+        several = [[*written] for written in every][:NUM_BEAMS]
+        yield given + [Answer(task.translated(source, written), written) for written in several]
