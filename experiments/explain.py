@@ -8,14 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments.analysis.alignment import (
-    Gold,
-    align,
-    alignment_table,
-    as_pharaoh,
-    errors,
-    read_links,
-)
+from experiments.analysis import alignment
 from experiments.analysis.attribution import POSITIONS, agreement_table
 from experiments.analysis.collect import CROSS, DECODER, Example
 from experiments.analysis.figures import as_csv, draw_attributions, draw_example, markdown
@@ -52,7 +45,7 @@ class Inputs(NamedTuple):
     drawn: Sequence[Example]  # of the first ones, of which there are pictures
     pairs: Sequence[SentencePair] = ()  # that are measured; of sentences none
     examples: Sequence[Example] = ()  # of `pairs`
-    gold: Sequence[Gold] = ()  # alignments of `pairs`, if there are any
+    gold: Sequence[alignment.Gold] = ()  # alignments of `pairs`, if there are any
     split: str = ""  # of `pairs`, "" if they are those of a file
 
 
@@ -90,7 +83,9 @@ def explain(
         one_of("--split", split, task.known_splits)
     state = restore(workdir, task).state
     if sentence is not None:
-        inputs = read_sentences(task, state, sentence)
+        with as_usage_errors("--sentence: "):
+            drawn = [task.example(state, line) for line in sentence]
+        inputs = Inputs(name_of(sentence), [*map(SentencePair, sentence)], drawn)
     elif file is not None:
         inputs = read_file(task, state, file, gold, gold_first)
     else:
@@ -98,7 +93,8 @@ def explain(
     folder = workdir.explanation / inputs.name
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / "origin.json", json.dumps(origin() | {"step": int(state.step)}) + "\n")
-    page = examples_data(task, state, inputs.shown)
+    sources, targets, _ = zip(*inputs.shown, strict=True)
+    page = examples_data(task, state, sources, targets)
     draw(task, state, inputs, folder, page, layer, head)
     heads = measure_heads(task, state, inputs, folder)
     if inputs.split:
@@ -112,15 +108,8 @@ def explain(
     print(f"the page is {path}")
 
 
-def read_sentences(task: Task, state: TrainState, sentences: Sequence[str]) -> Inputs:
-    """Return sentences, which are drawn; their name is made of their letters and a hash."""
-    with as_usage_errors("--sentence: "):
-        examples = [task.example(state, sentence) for sentence in sentences]
-    return Inputs(name_of(sentences), [*map(SentencePair, sentences)], examples)
-
-
 def name_of(sentences: Sequence[str]) -> str:
-    """Return a name of a file for sentences, another one for each."""
+    """Return a name of a file for sentences, made of their first words and a hash."""
     words = re.findall(r"[^\W_]+", sentences[0])
     digest = hashlib.sha256("\n".join(sentences).encode()).hexdigest()
     return "_".join([*words, ""])[:40] + digest[:6]
@@ -140,12 +129,12 @@ def read_split(task: Task, state: TrainState, split: str) -> Inputs:
     return Inputs(split, shown, drawn, pairs, examples_of(task, state, pairs), gold, split)
 
 
-def split_gold(task: Task, split: str) -> list[Gold]:
+def split_gold(task: Task, split: str) -> list[alignment.Gold]:
     """Return the links of a split, all of them sure; [] if no pair has any."""
     if not isinstance(task, Translation):
         return []
     links = [frozenset(pair.alignment) for pair in task.examples(split)]
-    return [Gold(sure, sure) for sure in links] if any(links) else []
+    return [alignment.Gold(sure, sure) for sure in links] if any(links) else []
 
 
 def read_file(
@@ -174,7 +163,9 @@ def read_file(
             if gold and not pairs[-1].target:
                 raise ValueError("--gold needs a tab and a translation")
             examples.append(task.example(state, pairs[-1].source, pairs[-1].target or None))
-    links = read_links(gold, first=gold_first, lengths=lengths(task, pairs)) if gold else []
+    links = (
+        alignment.read_links(gold, first=gold_first, lengths=lengths(task, pairs)) if gold else []
+    )
     name = f"file_{path.name}" if path.name in task.known_splits else path.name
     return Inputs(name, pairs[:IN_PAGE], examples[:DRAWN], pairs, examples, links)
 
@@ -203,8 +194,8 @@ def draw(
             ((values, _),) = task.explainer(state.parameters, [example])
             draw_attributions(values, attended.maps[CROSS], path / "attributions")
         else:
-            longest = POSITIONS - 1
-            print(f"no attribution: a side has more than {longest} tokens, or an end is missing")
+            most = f"{POSITIONS - 1} tokens"
+            print(f"no attribution: a side has more than {most}, or the translation no end")
 
 
 def measure_heads(
@@ -237,20 +228,22 @@ def measure_alignment(task: Translation, state: TrainState, inputs: Inputs, fold
         print("words are not aligned: neither the data nor --gold has gold alignments")
         return
     print("measuring alignments", flush=True)
-    links = align(task, state, inputs.examples)
+    links = alignment.align(task, state, inputs.examples)
     if half:
-        chosen = errors({method: found[:half] for method, found in links.items()}, gold[:half])
+        first = {method: aligned[:half] for method, aligned in links.items()}
+        chosen = alignment.errors(first, gold[:half])
     else:
         examples = examples_of(task, state, task.examples(VALIDATION))
-        chosen = errors(align(task, state, examples), validation)
+        chosen = alignment.errors(alignment.align(task, state, examples), validation)
     if gold:
-        rest = {method: found[half:] for method, found in links.items()}
-        rows = alignment_table(chosen, rest, gold[half:], lengths(task, pairs[half:]))
-        write_table(folder / "alignment", rows, 1)
+        rest = {method: aligned[half:] for method, aligned in links.items()}
+        sizes = lengths(task, pairs[half:])
+        table = alignment.alignment_table(chosen, rest, gold[half:], sizes)
+        write_table(folder / "alignment", table, 1)
     method = next(iter(chosen))
     print(f"words are aligned by {method}")
-    lines = "".join(f"{as_pharaoh(found)}\n" for found in links[method])
-    write_whole(folder / "alignment.pharaoh", lines)
+    lines = (f"{alignment.as_pharaoh(aligned)}\n" for aligned in links[method])
+    write_whole(folder / "alignment.pharaoh", "".join(lines))
     decode = task.tokenizers.target.decode  # the targets that are not given are generated
     lines = (
         f"{pair.source}\t{pair.target or decode(example.inputs[DECODER][1:].tolist())}\n"

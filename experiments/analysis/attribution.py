@@ -79,22 +79,20 @@ def rollout(weights: Array) -> Array:
     return total
 
 
-def deletion_drops(
-    score: Score, vectors: Array, baseline: Array, attributions: Array, most: int
-) -> Array:
-    """Return how much each output loses when its first 1, 2, … `most` inputs are replaced.
+def deletion_drops(score: Score, vectors: Array, baseline: Array, attributions: Array) -> Array:
+    """Return how much each output loses when 1, 2, … of its inputs are replaced: `[T, DELETED]`.
 
-    Each output loses its largest attributions first, and never those of -inf: `[T, most]`.
+    The inputs with the largest attributions are replaced first, and never those of -inf.
     """
     ranks = jnp.argsort(jnp.argsort(-attributions, axis=-1), axis=-1)
-    ranks = jnp.where(jnp.isneginf(attributions), most, ranks)
+    ranks = jnp.where(jnp.isneginf(attributions), DELETED, ranks)
     before = score(vectors)
 
     def loss(number: Array) -> Array:
         inputs = jnp.where((ranks < number)[..., None], baseline, vectors)  # [T, S, D]
         return before - jnp.diagonal(jax.vmap(score)(inputs))
 
-    return jax.lax.map(loss, jnp.arange(1, most + 1)).T
+    return jax.lax.map(loss, jnp.arange(1, DELETED + 1)).T
 
 
 def rank_correlations(first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -152,17 +150,15 @@ class Explainer:
         largest values of the map.
         """
         for number, example in enumerate(examples):
-            sizes = {stack: len(ids) for stack, ids in example.inputs.items()}
-            rows = {
-                stack: np.pad(ids, (0, POSITIONS - len(ids)))[None]
-                for stack, ids in example.inputs.items()
-            }
-            lengths = {stack: np.array([size], np.int32) for stack, size in sizes.items()}
+            rows, lengths = {}, {}
+            for stack, ids in example.inputs.items():
+                rows[stack] = np.pad(ids, (0, POSITIONS - len(ids)))[None]
+                lengths[stack] = np.array([len(ids)], np.int32)
+            target, source = (slice(*lengths[stack]) for stack in (DECODER, ENCODER))
             predicted = np.roll(rows[DECODER][0], -1)
-            predicted[sizes[DECODER] - 1] = EOS
+            predicted[target.stop - 1] = EOS
             results = self._maps(parameters, rows, lengths, predicted, jax.random.key(number))
             maps, drops = jax.device_get(results)
-            target, source = slice(sizes[DECODER]), slice(sizes[ENCODER])
             yield (
                 {name: values[target, source] for name, values in maps.items()},
                 {name: values[target] for name, values in drops.items()},
@@ -198,7 +194,7 @@ class Explainer:
         values = jnp.where(is_text, jnp.stack([*ranked.values()]), -jnp.inf)
 
         def drop(values: Array) -> Array:
-            return deletion_drops(score, vectors, empty, values, DELETED).mean(axis=-1)
+            return deletion_drops(score, vectors, empty, values).mean(axis=-1)
 
         return maps, dict(zip(ranked, jax.lax.map(drop, values), strict=True))  # one program
 

@@ -30,6 +30,7 @@ CELL, GAP, LABELS, TOP, RIGHT = 0.24, 0.4, 1.2, 0.75, 0.9
 # Equal figures are equal files: no date, no version, and ids of SVG elements from a fixed salt.
 STYLE = {"svg.fonttype": "none", "svg.hashsalt": "attention", "figure.dpi": 100}
 METADATA = {".png": {"Software": None}, ".svg": {"Date": None, "Creator": None}}
+Points = Sequence[tuple[float, float]]  # step and value
 
 
 def draw_example(
@@ -118,13 +119,11 @@ def draw_runs(runs: Mapping[str, Sequence[Mapping[str, float]]], path: Path) -> 
     _draw_curves({NLL: {name: _points(rows, "train", "nll") for name, rows in runs.items()}}, path)
 
 
-def _points(rows: Sequence[Mapping[str, Any]], split: str, name: str) -> list[tuple[float, float]]:
+def _points(rows: Sequence[Mapping[str, Any]], split: str, name: str) -> Points:
     return [(row["step"], row[name]) for row in rows if row["split"] == split]
 
 
-def _draw_curves(
-    panels: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]], path: Path
-) -> None:
+def _draw_curves(panels: Mapping[str, Mapping[str, Points]], path: Path) -> None:
     """Draw curves over steps: a panel for each label of an axis, a line for each name."""
     figure = Figure(figsize=(2 + 4 * len(panels), 4), layout="constrained")
     for number, (label, curves) in enumerate(panels.items(), start=1):

@@ -4,7 +4,7 @@ Where the loss does not rise, the model does not need the weights that it comput
 2019; Wiegreffe and Pinter 2019).
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -73,13 +73,9 @@ class ReplacedRecurrentWeights(ReplacedWeights):
         return self.attention.precompute(encoder_output)
 
     def __call__(
-        self,
-        state: Array,
-        precomputed: Array | tuple[Array, Array],
-        **options: Any,  # noqa: ANN401 - as in `AdditiveAttention`
+        self, state: Array, precomputed: object, returning: Sequence[str] = (), **options: object
     ) -> Array | tuple[Array, dict[str, Array]]:
         """Compute the context `[..., 1, 1, C]` of a state."""
-        returning = options.pop("returning", ())
         _, own = self.attention(state, precomputed, returning=("weights",), **options)
         weights = self.replacement(own["weights"])  # [..., 1, 1, S]
         values = precomputed[-1] if isinstance(precomputed, tuple) else precomputed  # [..., S, C]

@@ -42,11 +42,17 @@ class Occurrence(NamedTuple):
 
 
 class SenseVectors(NamedTuple):
-    """Occurrences of words, with the vector of each."""
+    """Occurrences of words, with the vector of each.
 
-    words: np.ndarray  # `[M]` strings
-    senses: np.ndarray  # `[M]` strings
-    vectors: np.ndarray  # `[M, D]`
+    Attributes:
+        words: `[M]` strings.
+        senses: `[M]` strings.
+        vectors: `[M, D]`.
+    """
+
+    words: np.ndarray
+    senses: np.ndarray
+    vectors: np.ndarray
 
     @classmethod
     def of(cls, found: Sequence[Occurrence], vectors: Sequence[np.ndarray]) -> "SenseVectors":
@@ -84,7 +90,13 @@ def check_senses(train: Iterable[SentencePair], test: Iterable[SentencePair]) ->
 
 
 def neighbour_mean(vectors: np.ndarray, place: int, window: int) -> np.ndarray:
-    """Return the mean `[D]` of vectors `[T, D]` at most `window` places away, without that one."""
+    """Return the mean `[D]` of the vectors at most `window` positions away, without the word.
+
+    Args:
+        vectors: static vectors of a sentence, `[T, D]`.
+        place: index of the word.
+        window: positions on either side.
+    """
     start = max(0, place - window)
     around = np.concatenate([vectors[start:place], vectors[place + 1 : place + window + 1]])
     return around.mean(axis=0) if len(around) else np.zeros_like(vectors[place])
@@ -93,9 +105,15 @@ def neighbour_mean(vectors: np.ndarray, place: int, window: int) -> np.ndarray:
 def sense_accuracy(train: SenseVectors, test: SenseVectors) -> dict[str, float]:
     """Return the accuracy of linear probes, one for each word, that predict the sense.
 
-    The majority is the accuracy of the most frequent sense of each word in train, which contains
-    every word of test: see `check_senses`. Vectors are scaled, so that the regularisation of the
-    logistic regression ignores their norms.
+    Vectors are scaled, so that the regularisation of the logistic regression ignores their norms.
+
+    Args:
+        train: training data of the probes, with every word of test: see `check_senses`.
+        test: test data of the probes.
+
+    Returns:
+        accuracy over the occurrences of test; majority, that of the most frequent sense of each
+        word in train.
     """
     # This import takes a second.
     from sklearn.linear_model import LogisticRegression

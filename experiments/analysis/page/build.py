@@ -45,15 +45,7 @@ def write_explanation(
     examples: list[dict[str, Any]],
     heads: Sequence[Mapping[str, Any]] = (),
 ) -> None:
-    """Write the page of a trained model.
-
-    Args:
-        path: of the file.
-        task: of the model.
-        state: of the model.
-        examples: of `examples_data`.
-        heads: rows of the table of heads.
-    """
+    """Write the page of a trained model, of examples of `examples_data` and a table of heads."""
     try:
         model, notes = model_data(task, state), []
     except NotInPageError as error:

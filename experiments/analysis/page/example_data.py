@@ -4,7 +4,7 @@ import base64
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import repeat
+from itertools import repeat, zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -19,7 +19,6 @@ from experiments.analysis.collect import (
     Collector,
     Example,
 )
-from experiments.data.examples import SentencePair
 from experiments.data.tokenizers import EOS, Tokenizer
 from experiments.learner import TrainState
 
@@ -50,51 +49,47 @@ class Answer(NamedTuple):
 
 
 def examples_data(
-    task: "Task", state: TrainState, pairs: Sequence[SentencePair]
+    task: "Task", state: TrainState, sources: Sequence[Any], targets: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
     """Return what a page shows of each source: attention, vectors, and the n best translations.
 
     Args:
         task: of the model.
         state: of the model.
-        pairs: with sources as people type them, or images. Translations of the model follow a
-            target that is given.
+        sources: texts as people type them, or images.
+        targets: given translations, "" for none; those of the model follow.
 
     Raises:
         ValueError: a text that the model cannot read.
         UsageError: a model that does not attend.
     """
-    sources = [pair.source for pair in pairs]
-    if translates(task):
-        answers = [*_translations(task, state, pairs)]
-    else:
-        read = [task.example(state, source) for source in sources]
-        answers = [[Answer(example, example.inputs.get(DECODER, ())[1:])] for example in read]
-    rows = [answer.example for of_source in answers for answer in of_source]
-    has_decoder = any(DECODER in example.inputs for example in rows)
-    predictions = repeat(None) if has_decoder else task.predict(state, sources)
+    answers = [*_answers(task, state, sources, targets)]
+    rows = [one.example for several in answers for one in several]
+    is_encoder = all(DECODER not in example.inputs for example in rows)
+    chosen = task.predict(state, sources) if is_encoder else repeat(None, len(sources))
     collector = Collector(task, logits_of=(DECODER,))
     passes = collector(state.parameters, rows, batch_size=min(AT_ONCE, len(rows)))
     tokenizer = task.tokenizers[max(task.sides)]
     penalty = getattr(task.config.decoding, "length_penalty", 0.0)
-    examples = []
-    for source, of_source, prediction in zip(sources, answers, predictions, strict=False):
-        every = [next(passes) for _ in of_source]
-        data = attention_data(of_source[0].example, every[0])
-        data["name"] = source if isinstance(source, str) else f"example {len(examples) + 1}"
+    found = []
+    every_source = zip(sources, answers, chosen, strict=True)
+    for number, (source, several, prediction) in enumerate(every_source, start=1):
+        every = [next(passes) for _ in several]
+        data = attention_data(several[0].example, every[0])
+        data["name"] = source if isinstance(source, str) else f"example {number}"
         data["translations"] = [
-            {"text": answer.given or _text(task, answer, attended), "given": bool(answer.given)}
-            | steps_data(tokenizer, answer.predicted, attended.logits[DECODER], penalty)
-            for answer, attended in zip(of_source, every, strict=True)
-            if len(answer.predicted)
-        ] or choices_data(prediction)
-        examples.append(data)
-    return examples
+            {"text": one.given or _text(task, one, attended), "given": bool(one.given)}
+            | steps_data(tokenizer, one.predicted, attended.logits[DECODER], penalty)
+            for one, attended in zip(several, every, strict=True)
+            if len(one.predicted)
+        ] or (choices_data(prediction) if prediction else [])
+        found.append(data)
+    return found
 
 
 def translates(task: "Task") -> bool:
-    """Return whether a task is a translation, whose model also has beam search."""
-    return hasattr(task, "translator")
+    """Return whether a task has texts on both sides, which beam search translates."""
+    return len(task.sides) == 2
 
 
 def attention_data(example: Example, attended: Attended) -> dict[str, Any]:
@@ -176,9 +171,9 @@ def steps_data(
     }
 
 
-def choices_data(prediction: "Prediction | None") -> list[dict[str, Any]]:
+def choices_data(prediction: "Prediction") -> list[dict[str, Any]]:
     """Return the answer of an encoder in the form of a translation; [] if it chooses nothing."""
-    if not (prediction and prediction.choices):
+    if not prediction.choices:
         return []
     ranked = [choice.candidates[:CANDIDATES] for choice in prediction.choices]
     return [
@@ -204,24 +199,40 @@ def _text(task: "Task", answer: Answer, attended: Attended) -> str:
     return task.translator.with_copies(answer.predicted, weights, unknown)[1]
 
 
-def _translations(
-    task: "Task", state: TrainState, pairs: Sequence[SentencePair]
+def _answers(
+    task: "Task", state: TrainState, sources: Sequence[Any], targets: Sequence[str]
 ) -> Iterator[list[Answer]]:
-    """Yield the given translation of each source, that by `config.decoding`, and the n best."""
+    """Yield the answers to each source: a given one, that of the run, and the n best."""
+    if translates(task):
+        found = _translations(task, state, sources)
+        for source, target, answers in zip_longest(sources, targets, found, fillvalue=""):
+            yield ([_given(task, state, source, target)] if target else []) + answers
+        return
+    for source in sources:
+        example = task.example(state, source)
+        ids = example.inputs[DECODER].tolist() if DECODER in example.inputs else []
+        yield [Answer(example, ids[1:])]
+
+
+def _given(task: "Task", state: TrainState, source: str, target: str) -> Answer:
+    example = task.example(state, source, target)
+    return Answer(example, [*example.inputs[DECODER][1:].tolist(), EOS], target)
+
+
+def _translations(
+    task: "Task", state: TrainState, sources: Sequence[str]
+) -> Iterator[list[Answer]]:
+    """Yield the translation of each source by `config.decoding`, and those of beam search."""
     num_beams = min(max(NUM_BEAMS, task.config.decoding.num_beams), len(task.tokenizers.target))
     decoding = replace(task.config.decoding, num_beams=num_beams, n_best=min(NUM_BEAMS, num_beams))
     translator = task.make_translator(task.stopping, decoding)
-    sentences = [task.read(pair.source) for pair in pairs]
+    sentences = [*map(task.read, sources)]
     ids = [sentence.ids for sentence in sentences]
     own = task.translator.translate_ids(state.parameters, ids, batch_size=1)
-    ranked = translator.hypotheses(
+    found = translator.hypotheses(
         state.parameters, sentences, batch_size=min(AT_ONCE, len(sentences))
     )
-    for (source, target, *_), first, hypotheses in zip(pairs, own, ranked, strict=True):
-        given = []
-        if target:
-            example = task.example(state, source, target)
-            given = [Answer(example, [*example.inputs[DECODER][1:].tolist(), EOS], target)]
-        every = dict.fromkeys([tuple(first.tolist()), *(tuple(best.ids) for best in hypotheses)])
-        several = [[*written] for written in every][:NUM_BEAMS]
-        yield given + [Answer(task.translated(source, written), written) for written in several]
+    for source, first, hypotheses in zip(sources, own, found, strict=True):
+        every = dict.fromkeys([tuple(first.tolist()), *(tuple(one.ids) for one in hypotheses)])
+        several = [[*each] for each in every][:NUM_BEAMS]
+        yield [Answer(task.translated(source, each), each) for each in several]

@@ -47,11 +47,12 @@ def test_rollout_of_two_layers_by_hand():
 
 
 @pytest.mark.parametrize(
-    ("attributions", "drops"), [([9.0, 5, 1], [4, 6]), ([-jnp.inf, 1, 5], [1, 3])]
+    ("attributions", "drops"),
+    [([9.0, 5, 1], [4, 6, 7, 7, 7]), ([-jnp.inf, 1, 5], [1, 3, 3, 3, 3])],
 )
 def test_deletion_of_the_largest_first(attributions, drops):
     vectors = jnp.array([[4.0], [2], [1]])
-    lost = deletion_drops(lambda x: x.sum(0), vectors, 0 * vectors, jnp.array([attributions]), 2)
+    lost = deletion_drops(lambda x: x.sum(0), vectors, 0 * vectors, jnp.array([attributions]))
     np.testing.assert_allclose(lost, [drops])
 
 
