@@ -145,7 +145,6 @@ def test_mistakes_in_files(run_explain, made, text, links, message):
         (["--sentence=the girl", "--split=test"], "takes one of --sentence and --split"),
         (["--sentence=the girl", "--layer=2"], "up to layer 1, head 2, got layer 2, head 1"),
         (["--file=missing.txt"], "--file=missing.txt cannot be read: "),
-        (["--split=tset"], "did you mean 'test'?"),
     ],
 )
 def test_mistakes(run_explain, flags, message):

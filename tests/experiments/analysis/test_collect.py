@@ -2,13 +2,12 @@ import jax
 import numpy as np
 import pytest
 
-from configs import digits, toy_translation
+from configs import toy_translation
 from experiments.analysis.collect import Collector, Example
 from experiments.config import Config
 from experiments.data.examples import EncodedPair, SentencePair
 from experiments.data.packing import pad_batch
 from experiments.data.tokenizers import SPECIALS, WORDS, Tokenizers, Vocabulary, WordTokenizer
-from experiments.tasks.classification import Classification
 from experiments.tasks.translation import Translation, pair_features
 
 
@@ -76,14 +75,6 @@ def test_words_of_both_sides(task, state):
     assert unknown.labels["encoder"] == ["a", "qqq", "<eos>"]
     assert unknown.labels["decoder"] == ["<bos>", "v", "😀"] and unknown.predicted[1] == "😀"
     assert unknown.note == "not in the vocabulary, read as a placeholder: 'qqq', '😀'"
-
-
-def test_patches_of_an_image():
-    config = Config.read(digits.get_config("tiny").to_dict())
-    task = Classification(config, Tokenizers(None, None))
-    labels = task.example(None, np.zeros((4, 6, 1))).labels["encoder"]
-    begin = ["<class>"] * (config.model.pooling == "class_token")
-    assert labels == [*begin, "1,1", "1,2", "1,3", "2,1", "2,2", "2,3"]
 
 
 def test_layers_with_different_numbers_of_heads_are_not_drawn(monkeypatch, capsys):

@@ -60,9 +60,3 @@ def test_vectors_with_a_sense_direction_predict_every_sense():
 
     scores = sense_accuracy(constructed(400, vector), constructed(80, vector))
     assert scores == {"accuracy": 1, "majority": pytest.approx(5 / 8)}
-
-
-def test_word_with_one_sense_in_train():
-    train = SenseVectors(np.array(["pen"] * 2), np.array(["stylo"] * 2), np.ones((2, 3)))
-    test = SenseVectors(np.array(["pen"] * 2), np.array(["stylo", "enclos"]), np.ones((2, 3)))
-    assert sense_accuracy(train, test) == {"accuracy": 0.5, "majority": 0.5}

@@ -67,13 +67,6 @@ def example(source, target, seed, layers=2, heads=3):
     }
 
 
-def continued_example():
-    """A text to which a decoder alone added two tokens."""
-    found = example([], ["once", "upon", "a", "time"], 4)
-    parts = {name: {"decoder": found[name]["decoder"]} for name in ("stacks", "maps")}
-    return found | parts | {"name": "once upon", "movement": {}, "continuation": 2}
-
-
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory):
     """A browser, and the page that it shows."""
@@ -90,7 +83,6 @@ def opened(tmp_path_factory):
             "examples": [
                 example(["the", "creature", "was", "blue"], ["la", "créature", "bleue"], 1),
                 example(HOSTILE, HOSTILE, 2),
-                continued_example(),
             ],
             "heads": [row, row | {"head": 2, "entropy": 0.25, "induction": 0.5}],
             "notes": ["a note <i>"],
@@ -209,14 +201,6 @@ def test_another_head_is_drawn(page):
     assert page.script("document.querySelector('#layers input[value=\"1\"]').checked")
 
 
-def test_kinds_of_attention(page):
-    assert page.text("#queries-title") == "Predicted"
-    page.click("#kinds input[value='decoder']")
-    assert page.text("#keys li") == "<bos>"
-    page.click("#kinds input[value='encoder']")
-    assert page.text("#queries li") == "the" and "encoder" in page.text("#caption")
-
-
 def test_pointing_at_a_word(page):
     whole = len(page.all("#links path"))
     page.point("#queries li:nth-child(2) button")
@@ -268,17 +252,6 @@ def test_translations_steps_movement_and_notes(page):
     assert "a note <i>" in page.text("#panel") and "1/255" in page.text("#panel")
 
 
-def test_heads_are_sorted(page):
-    page.click("#tab-heads")
-    page.click("#panel th:nth-child(4) button")
-    assert page.text("#panel tbody td:nth-child(4)") == "0.25"
-    page.click("#panel th:nth-child(4) button")
-    assert page.text("#panel tbody td:nth-child(4)") == "0.50"
-    assert page.all("[aria-sort=descending]")
-    page.click("#panel tbody tr:nth-child(2) button")
-    assert "cross-attention, layer 1, head 2: all tokens" in page.text("#caption")
-
-
 def test_typed_sentence(page):
     page.one("#text").send_keys("Zoe visits the blorp", webdriver.Keys.ENTER)
     assert "“blorp”" in page.text("#status")
@@ -295,15 +268,6 @@ def test_typed_sentence(page):
     page.one("#text").send_keys("the " * 20, webdriver.Keys.ENTER)
     assert "reads at most" in page.text("#status")
     assert page.text("#reading bdi") == "the creature was blue"
-
-
-def test_tokens_that_the_model_added(page):
-    page.choose(2)
-    added = [f"{word} (added by the model)" for word in ("a", "time")]
-    for side in ("queries", "keys"):
-        tokens = [each.get_attribute("textContent") for each in page.all(f"#{side} li")]
-        assert tokens == ["<bos>", "once", "upon", *added]
-    assert page.text("#status") == "The model added the tokens in italics."
 
 
 @pytest.mark.parametrize(
