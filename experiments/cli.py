@@ -31,7 +31,7 @@ MODES = {
     ),
     "explain": (
         "draw and measure what a trained model attends to",
-        ("split", "sentence", "file", "gold", "gold_first"),
+        ("split", "sentence", "file", "gold", "gold_first", "layer", "head"),
     ),
     "sweep": (
         "train with several seeds or values of fields: mean and standard deviation",
@@ -111,6 +111,8 @@ def define_flags() -> flags.FlagValues:
     text("file", "a file of sentences, one a line, or of pairs with a tab between")
     text("gold", "word alignments of the pairs of --file, one line for each, as 0-0 1-2 2p1")
     number("gold_first", "number of the first word in --gold, 0 (the default) or 1", 0, 1)
+    number("layer", "the layer of a head that is drawn alone too, from 1 [the last one]")
+    number("head", "the head that is drawn alone too, from 1 [the first one]")
     text("format", "text, or json with probabilities and alignments", "text")
     text("seeds", "the seeds of the runs, as in 0,1,2")
     text("beam", "options of Apache Beam, as in --runner=DirectRunner")

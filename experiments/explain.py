@@ -6,18 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from tqdm import tqdm
-
-from experiments.analysis.alignment import (
-    Gold,
-    align,
-    alignment_table,
-    as_pharaoh,
-    errors,
-    read_links,
-)
+from experiments.analysis import alignment
 from experiments.analysis.attribution import POSITIONS, agreement_table
 from experiments.analysis.collect import CROSS, DECODER, Example
 from experiments.analysis.figures import as_csv, draw_attributions, draw_example, markdown
@@ -39,43 +30,48 @@ from experiments.workdir import Workdir, origin
 
 VALIDATION = "validation"
 DRAWN = 3  # examples of a file or a split that are drawn
-MEASURED = 100  # examples of a split in the table of heads
+MEASURED = 100  # examples in the table of heads
 EXPLAINED = 30  # short examples of a split in the table of agreement
 IN_PAGE = 20  # examples of a file or a split that are in its page
 BATCH_SIZE = 20  # examples of a pass
+
+
+class Inputs(NamedTuple):
+    """Sentences or pairs that are explained."""
+
+    name: str  # of their page and of the folder of their tables
+    shown: Sequence[SentencePair]  # in the page; a target that is not given is generated
+    drawn: Sequence[Example]  # of the first ones, of which there are pictures
+    pairs: Sequence[SentencePair] = ()  # that are measured; of sentences none
+    examples: Sequence[Example] = ()  # of `pairs`
+    gold: Sequence[alignment.Gold] = ()  # alignments of `pairs`, if there are any
+    split: str = ""  # of `pairs`, "" if they are those of a file
 
 
 def explain(
     config: Config,
     workdir: Workdir,
     cache: Path,
-    sentence: str | Sequence[str] | None = None,
+    sentence: Sequence[str] | None = None,
     split: str | None = None,
     file: Path | None = None,
     gold: Path | None = None,
     gold_first: int = 0,
+    layer: int | None = None,
+    head: int | None = None,
 ) -> None:
     """Write what a model attends to into the folder `explain` of its run.
 
-    There is a page and a folder for the sentences, for each split and for each name of a file.
-
-    Args:
-        config: of the run.
-        workdir: of the run.
-        cache: folder of generated data.
-        sentence: one or several, which are drawn. Without it, the first sentences of a split are
-            drawn, and heads and alignments are measured on the split.
-        split: the first test split if None.
-        file: of sentences, or of pairs, in place of a split.
-        gold: word alignments of the pairs in the file.
-        gold_first: number of the first word in them, 0 or 1.
+    There is a page and a folder for the sentences, for each split and for each name of a file. The
+    arguments after `cache`, the folder of generated data, are the flags of the same names; without
+    sentences and file, the split is the first test split if it is None.
 
     Raises:
-        UsageError: a sentence that cannot be read, an unknown split, or a model that does not
-            attend.
+        UsageError: a sentence that cannot be read, an unknown split, an unknown head, or a model
+            that does not attend.
     """
-    inputs = {"--sentence": sentence, "--file": file, "--split": split}
-    flags = [flag for flag, value in inputs.items() if value is not None]
+    values = {"--sentence": sentence, "--file": file, "--split": split}
+    flags = [flag for flag, value in values.items() if value is not None]
     if len(flags) > 1:
         raise UsageError(f"--mode=explain takes one of {' and '.join(flags)}")
     if getattr(config.model, "implementation", None) is not None:  # some return no weights
@@ -85,223 +81,72 @@ def explain(
     with as_usage_errors():
         one_of("--split", split, task.known_splits)
     state = restore(workdir, task).state
-    explanation = Explanation(task, state, workdir.explanation)
     if sentence is not None:
-        explanation.of_sentences([sentence] if isinstance(sentence, str) else sentence)
-    elif file is not None:
-        explanation.of_file(file, gold, gold_first)
-    else:
-        explanation.of_split(split)
-
-
-class Explanation:
-    """Pictures, tables and the page of a trained model."""
-
-    def __init__(self, task: Task, state: TrainState, folder: Path) -> None:
-        """Explain the model of a task; a folder and a page are written into `folder`."""
-        self.task, self.state, self.parent = task, state, folder
-
-    def of_sentences(self, sentences: Sequence[str]) -> None:
-        """Draw sentences; their page and folder have a name made of their letters and a hash."""
         with as_usage_errors("--sentence: "):
-            drawn = [self.task.example(self.state, sentence) for sentence in sentences]
-        self._start(name_of(sentences))
-        page = self._draw(drawn, [SentencePair(sentence) for sentence in sentences])
-        self._write_page(page)
-
-    def of_split(self, split: str) -> None:
-        """Draw the first examples of a split, and measure heads and alignments on it."""
-        task, state = self.task, self.state
-        pairs = task.first_examples(split, MEASURED)
-        self._start(split)
-        drawn = [task.example(state, pair.source) for pair in pairs[:DRAWN]]
-        page = self._draw(drawn, [SentencePair(pair.source) for pair in pairs[:IN_PAGE]])
-        heads = self._measure_heads(self._examples(pairs), f"the {split} split")
+            drawn = [task.example(state, line) for line in sentence]
+        inputs = Inputs(name_of(sentence), [*map(SentencePair, sentence)], drawn)
+    elif file is not None:
+        inputs = read_file(task, state, file, gold, gold_first)
+    else:
+        inputs = read_split(task, state, split)
+    folder = workdir.explanation / inputs.name
+    folder.mkdir(parents=True, exist_ok=True)
+    write_whole(folder / "origin.json", json.dumps(origin() | {"step": int(state.step)}) + "\n")
+    sources, targets, _ = zip(*inputs.shown, strict=True)
+    page = examples_data(task, state, sources, targets)
+    draw(task, state, inputs, folder, page, layer, head)
+    heads = measure_heads(task, state, inputs, folder)
+    if inputs.split:
         print(f"measuring the loss of the {split} split with replaced weights", flush=True)
-        self._write_table("replaced_weights", loss_table(task, state, split), 4)
-        if isinstance(task, Translation):
-            if gold := self._gold(split):
-                every = [*task.examples(split)]
-                self._align(every, self._examples(every), gold)
-            self._measure_agreement(split)
-        self._write_page(page, heads)
-
-    def of_file(self, path: Path, gold: Path | None, gold_first: int) -> None:
-        """Draw the first lines of a file, measure heads, and align its words."""
-        task = self.task
-        if gold and not isinstance(task, Translation):
-            raise UsageError(
-                f"--gold is for translation, and task={task.config.task!r} has no pair"
-            )
-        pairs, examples = read_file(task, self.state, path)
-        links = None
-        if gold:
-            if missing := [line for line, pair in enumerate(pairs, start=1) if not pair.target]:
-                raise UsageError(f"--gold needs pairs, and line {missing[0]} of {path} has no tab")
-            links = read_links(gold, first=gold_first, lengths=[*map(self._lengths, pairs)])
-        self._start(f"file_{path.name}" if path.name in task.known_splits else path.name)
-        page = self._draw(examples[:DRAWN], pairs[:IN_PAGE])
-        heads = self._measure_heads(examples, str(path))
-        if isinstance(task, Translation):
-            if links or self._gold(VALIDATION):
-                self._align(pairs, examples, links, start=len(pairs) // 2 if links else 0)
-            else:
-                print("words are not aligned: neither the data nor --gold has gold alignments")
-        self._write_page(page, heads)
-
-    def _start(self, name: str) -> None:
-        """Create the folder, and write into it which command of which commit makes the tables."""
-        self.folder, self.page = self.parent / name, self.parent / f"{name}.html"
-        self.folder.mkdir(parents=True, exist_ok=True)
-        written = origin() | {"step": int(self.state.step)}
-        write_whole(self.folder / "origin.json", json.dumps(written) + "\n")
-
-    def _write_page(
-        self, examples: list[dict[str, Any]], heads: Sequence[Mapping[str, Any]] = ()
-    ) -> None:
-        write_explanation(self.page, self.task, self.state, examples, heads)
-        print(f"the page is {self.page}")
-
-    def _write_table(self, name: str, rows: Sequence[Mapping[str, Any]], digits: int) -> None:
-        """Print a table, and write it as Markdown and as CSV."""
-        text = markdown(rows, digits)
-        write_whole(self.folder / f"{name}.md", text)
-        write_whole(self.folder / f"{name}.csv", as_csv(rows))
-        print(text)
-
-    def _draw(
-        self, examples: Sequence[Example], pairs: Sequence[SentencePair]
-    ) -> list[dict[str, Any]]:
-        """Draw examples, and return the data of the page, which has more of them.
-
-        Args:
-            examples: that are drawn.
-            pairs: of the page; the first ones are those of the examples.
-        """
-        task, parameters = self.task, self.state.parameters
-        attended = [*task.collector(parameters, examples)]
-        if any(not each.maps for each in attended):
-            raise UsageError("this model has no layer that attends")
-        sources = [pair.source for pair in pairs]
-        page = examples_data(task, self.state, sources, [pair.target for pair in pairs])
-        for number, (example, each) in enumerate(zip(examples, attended, strict=True), start=1):
-            folder = self.folder / str(number)
-            shown = page[number - 1]
-            texts = [shown["name"], *(found["text"] for found in shown["translations"][:1])]
-            line = " → ".join(texts).replace("\n", r"\n")
-            print(f"drawing {folder}: {line}", flush=True)
-            if example.note:
-                print(example.note)
-            draw_example(each.maps, folder)
-            if not isinstance(task, Translation):
-                continue
-            if task.explainer.takes(example):
-                ((values, _),) = task.explainer(parameters, [example])
-                draw_attributions(values, each.maps[CROSS], folder / "attributions")
-            else:
-                print(
-                    "no attribution: a translation has no end, or one side has more than "
-                    f"{POSITIONS - 1} tokens"
-                )
-        return page
-
-    def _measure_heads(self, examples: Sequence[Example], place: str) -> list[dict[str, Any]]:
-        """Write the table of heads, and that of the initial parameters; return the first one."""
-        examples = examples[:MEASURED]
-        block = repeated_block(examples, getattr(self.task.config.model, "max_length", None))
-        collector, initial = self.task.collector, self.task.learner.initial_state()
-        tables = []
-        for name, state in (("heads", self.state), ("heads_untrained", initial)):
-            print(f"measuring {name} over {len(examples)} examples of {place}", flush=True)
-            repeated = next(collector(state.parameters, [block])) if block else None
-            passes = collector(state.parameters, examples, batch_size=BATCH_SIZE)
-            tables.append(heads_table(passes, block, repeated))
-            self._write_table(name, tables[-1], 2)
-        return tables[0]
-
-    def _align(
-        self,
-        pairs: Sequence[SentencePair],
-        examples: Sequence[Example],
-        gold: Sequence[Gold] | None = None,
-        start: int = 0,
-    ) -> None:
-        """Write word alignments, and their error against gold links.
-
-        Args:
-            pairs: that are aligned.
-            examples: of the pairs.
-            gold: of the pairs; without it, their error is not measured.
-            start: number of pairs by which the method is chosen, and whose error is not measured;
-                with 0, it is chosen on the validation split.
-        """
-        print("measuring alignments", flush=True)
-        links = align(self.task, self.state, examples)
-        if start:
-            chosen = errors({method: each[:start] for method, each in links.items()}, gold[:start])
-        else:
-            validation = [*self.task.examples(VALIDATION)]
-            of_validation = align(self.task, self.state, self._examples(validation))
-            chosen = errors(of_validation, self._gold(VALIDATION))
-        if gold is not None:
-            rest = {method: each[start:] for method, each in links.items()}
-            lengths = [*map(self._lengths, pairs[start:])]
-            self._write_table("alignment", alignment_table(chosen, rest, gold[start:], lengths), 1)
-        method = next(iter(chosen))
-        print(f"words are aligned by {method}")
-        lines = "".join(f"{as_pharaoh(each)}\n" for each in links[method])
-        write_whole(self.folder / "alignment.pharaoh", lines)
-        decode = self.task.tokenizers.target.decode  # the targets that are not given are generated
-        lines = (
-            f"{pair.source}\t{pair.target or decode(example.inputs[DECODER][1:].tolist())}\n"
-            for pair, example in zip(pairs, examples, strict=True)
-        )
-        write_whole(self.folder / "alignment.tsv", "".join(lines))
-
-    def _examples(self, pairs: Sequence[SentencePair]) -> list[Example]:
-        return [self.task.example(self.state, pair.source, pair.target) for pair in pairs]
-
-    def _gold(self, split: str) -> list[Gold]:
-        """Return the links of a split, all of them sure; [] if no pair has any."""
-        links = [frozenset(pair.alignment) for pair in self.task.examples(split)]
-        return [Gold(each, each) for each in links] if any(links) else []
-
-    def _lengths(self, pair: SentencePair) -> tuple[int, int]:
-        source, target = self.task.tokenizers
-        return len(source.words(pair.source)), len(target.words(pair.target))
-
-    def _measure_agreement(self, split: str) -> None:
-        """Write how attention agrees with attributions, over the first short examples."""
-        task, state = self.task, self.state
-        examples = self._examples(task.first_examples(split, 3 * EXPLAINED))
-        examples = [*filter(task.explainer.takes, examples)][:EXPLAINED]
-        print(f"measuring agreement with attributions over {len(examples)} examples", flush=True)
-        if not examples:
-            return
-        explained = task.explainer(state.parameters, examples)
-        bar = tqdm(explained, total=len(examples), unit="sentence", disable=None, leave=False)
-        self._write_table("agreement", agreement_table([*bar]), 2)
+        write_table(folder / "replaced_weights", loss_table(task, state, split), 4)
+    if inputs.pairs and isinstance(task, Translation):
+        measure_alignment(task, state, inputs, folder)
+        measure_agreement(task, state, inputs, folder)
+    path = folder.with_name(f"{inputs.name}.html")
+    write_explanation(path, task, state, page, heads)
+    print(f"the page is {path}")
 
 
 def name_of(sentences: Sequence[str]) -> str:
-    """Return a name of a file for sentences, another one for each."""
+    """Return a name of a file for sentences, made of their first words and a hash."""
     words = re.findall(r"[^\W_]+", sentences[0])
     digest = hashlib.sha256("\n".join(sentences).encode()).hexdigest()
     return "_".join([*words, ""])[:40] + digest[:6]
 
 
+def examples_of(task: Task, state: TrainState, pairs: Sequence[SentencePair]) -> list[Example]:
+    """Return what the model reads of pairs."""
+    return [task.example(state, pair.source, pair.target) for pair in pairs]
+
+
+def read_split(task: Task, state: TrainState, split: str) -> Inputs:
+    """Return the first examples of a split; all of them if they have gold alignments."""
+    gold = split_gold(task, split)
+    pairs = [*task.examples(split)] if gold else task.first_examples(split, MEASURED)
+    shown = [SentencePair(pair.source) for pair in pairs[:IN_PAGE]]
+    drawn = [task.example(state, pair.source) for pair in shown[:DRAWN]]
+    return Inputs(split, shown, drawn, pairs, examples_of(task, state, pairs), gold, split)
+
+
+def split_gold(task: Task, split: str) -> list[alignment.Gold]:
+    """Return the links of a split, all of them sure; [] if no pair has any."""
+    if not isinstance(task, Translation):
+        return []
+    links = [frozenset(pair.alignment) for pair in task.examples(split)]
+    return [alignment.Gold(sure, sure) for sure in links] if any(links) else []
+
+
 def read_file(
-    task: Task, state: TrainState, path: Path
-) -> tuple[list[SentencePair], list[Example]]:
+    task: Task, state: TrainState, path: Path, gold: Path | None, gold_first: int
+) -> Inputs:
     """Read sentences, one a line; a tab separates a sentence from its translation.
 
-    Returns:
-        The pairs, and what the model reads of them; it generates the targets that are not given.
-
     Raises:
-        UsageError: a file that cannot be read or is empty, a line with several tabs, or one that
-            the model cannot read.
+        UsageError: a file that cannot be read or is empty, a line with several tabs, one that the
+            model cannot read, or gold alignments of other sentences.
     """
+    if gold and not isinstance(task, Translation):
+        raise UsageError(f"--gold is for translation, and task={task.config.task!r} has no pair")
     try:
         lines = read_lines(path)
     except (OSError, ValueError) as error:
@@ -314,5 +159,117 @@ def read_file(
             if line.count("\t") > 1:
                 raise ValueError("a line has at most one tab")
             pairs.append(SentencePair(*line.split("\t")))
+            if gold and not pairs[-1].target:
+                raise ValueError("--gold needs a tab and a translation")
             examples.append(task.example(state, pairs[-1].source, pairs[-1].target or None))
-    return pairs, examples
+    links = (
+        alignment.read_links(gold, first=gold_first, lengths=lengths(task, pairs)) if gold else []
+    )
+    name = f"file_{path.name}" if path.name in task.known_splits else path.name
+    return Inputs(name, pairs[:IN_PAGE], examples[:DRAWN], pairs, examples, links)
+
+
+def draw(
+    task: Task,
+    state: TrainState,
+    inputs: Inputs,
+    folder: Path,
+    page: Sequence[Mapping[str, Any]],
+    layer: int | None,
+    head: int | None,
+) -> None:
+    """Draw examples, each in a folder of its own; `page` has their texts."""
+    passes = task.collector(state.parameters, inputs.drawn)
+    for number, (example, attended) in enumerate(zip(inputs.drawn, passes, strict=True), start=1):
+        path, shown = folder / str(number), page[number - 1]
+        texts = [shown["name"], *(answer["text"] for answer in shown["translations"][:1])]
+        print(f"drawing {path}: {' → '.join(texts)}".replace("\n", r"\n"), flush=True)
+        if example.note:
+            print(example.note)
+        draw_example(attended.maps, path, layer, head)
+        if not isinstance(task, Translation):
+            continue
+        if task.explainer.takes(example):
+            ((values, _),) = task.explainer(state.parameters, [example])
+            draw_attributions(values, attended.maps[CROSS], path / "attributions")
+        else:
+            most = f"{POSITIONS - 1} tokens"
+            print(f"no attribution: a side has more than {most}, or the translation no end")
+
+
+def measure_heads(
+    task: Task, state: TrainState, inputs: Inputs, folder: Path
+) -> list[dict[str, Any]]:
+    """Write the table of heads, and that of the initial parameters; return the first one."""
+    if not inputs.examples:
+        return []
+    examples = inputs.examples[:MEASURED]
+    block = repeated_block(examples, getattr(task.config.model, "max_length", None))
+    tables = {}
+    for name, measured in (("heads", state), ("heads_untrained", task.learner.initial_state())):
+        print(f"measuring {name} over {len(examples)} examples of {inputs.name}", flush=True)
+        repeated = next(task.collector(measured.parameters, [block])) if block else None
+        passes = task.collector(measured.parameters, examples, batch_size=BATCH_SIZE)
+        tables[name] = heads_table(passes, block, repeated)
+        write_table(folder / name, tables[name], 2)
+    return tables["heads"]
+
+
+def measure_alignment(task: Translation, state: TrainState, inputs: Inputs, folder: Path) -> None:
+    """Write word alignments, and their error against gold links.
+
+    The method is that with the lowest error on the validation split; with gold links of a file, on
+    the first half of its pairs, and the error is that on the other half.
+    """
+    gold, pairs, validation = inputs.gold, inputs.pairs, split_gold(task, VALIDATION)
+    half = 0 if inputs.split else len(gold) // 2
+    if not (half or validation):
+        print("words are not aligned: neither the data nor --gold has gold alignments")
+        return
+    print("measuring alignments", flush=True)
+    links = alignment.align(task, state, inputs.examples)
+    if half:
+        first = {method: aligned[:half] for method, aligned in links.items()}
+        chosen = alignment.errors(first, gold[:half])
+    else:
+        examples = examples_of(task, state, task.examples(VALIDATION))
+        chosen = alignment.errors(alignment.align(task, state, examples), validation)
+    if gold:
+        rest = {method: aligned[half:] for method, aligned in links.items()}
+        sizes = lengths(task, pairs[half:])
+        table = alignment.alignment_table(chosen, rest, gold[half:], sizes)
+        write_table(folder / "alignment", table, 1)
+    method = next(iter(chosen))
+    print(f"words are aligned by {method}")
+    lines = (f"{alignment.as_pharaoh(aligned)}\n" for aligned in links[method])
+    write_whole(folder / "alignment.pharaoh", "".join(lines))
+    decode = task.tokenizers.target.decode  # the targets that are not given are generated
+    lines = (
+        f"{pair.source}\t{pair.target or decode(example.inputs[DECODER][1:].tolist())}\n"
+        for pair, example in zip(pairs, inputs.examples, strict=True)
+    )
+    write_whole(folder / "alignment.tsv", "".join(lines))
+
+
+def lengths(task: Task, pairs: Sequence[SentencePair]) -> list[tuple[int, int]]:
+    """Return the numbers of words of each pair, between which alignments are."""
+    source, target = task.tokenizers
+    return [(len(source.words(pair.source)), len(target.words(pair.target))) for pair in pairs]
+
+
+def measure_agreement(task: Translation, state: TrainState, inputs: Inputs, folder: Path) -> None:
+    """Write how attention agrees with attributions, over the first short examples of a split."""
+    examples = [*filter(task.explainer.takes, inputs.examples[: 3 * EXPLAINED])][:EXPLAINED]
+    if not (inputs.split and examples):
+        return
+    print(f"measuring agreement with attributions over {len(examples)} examples", flush=True)
+    explained = [*task.explainer(state.parameters, examples)]
+    write_table(folder / "agreement", agreement_table(explained), 2)
+
+
+def write_table(path: Path, rows: Sequence[Mapping[str, Any]], digits: int) -> None:
+    """Print a table, and write it as Markdown and as CSV."""
+    text = markdown(rows, digits)
+    write_whole(path.with_name(f"{path.name}.md"), text)
+    write_whole(path.with_name(f"{path.name}.csv"), as_csv(rows))
+    print(text)

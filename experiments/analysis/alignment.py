@@ -13,32 +13,27 @@ from experiments.files import read_lines
 
 if TYPE_CHECKING:
     from experiments.learner import TrainState
-    from experiments.tasks.translation import Translation
+    from experiments.tasks.task import Task
 
 Links = frozenset[tuple[int, int]]  # (source word, target word), from 0
+Alignments = Mapping[str, Sequence[Links]]  # of each sentence, by the method: see `alignments`
 LINK = re.compile(r"(\d+)([-p?])(\d+)")
 BATCH_SIZE = 64  # sentences of a pass
 
 
 class Gold(NamedTuple):
-    """Links of a sentence that people have drawn; sure links are possible ones too."""
+    """Links of a sentence drawn by people; sure links are possible ones too."""
 
     sure: Links
     possible: Links
 
 
 class AlignmentScores(NamedTuple):
-    """Scores of a corpus (Och and Ney 2003, section 5).
+    """Scores of links A by sure links S and possible links P (Och and Ney 2003, section 5)."""
 
-    Attributes:
-        aer: alignment error rate, 1 - (|A ∩ S| + |A ∩ P|) / (|A| + |S|).
-        precision: |A ∩ P| / |A|.
-        recall: |A ∩ S| / |S|.
-    """
-
-    aer: float
-    precision: float
-    recall: float
+    aer: float  # alignment error rate, 1 - (|A ∩ S| + |A ∩ P|) / (|A| + |S|)
+    precision: float  # |A ∩ P| / |A|
+    recall: float  # |A ∩ S| / |S|
 
 
 def read_links(
@@ -62,22 +57,21 @@ def read_links(
         lines = read_lines(path)
     except (OSError, ValueError) as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
-    if lengths and len(lines) != len(lengths):
+    lengths = lengths or [(np.inf, np.inf)] * len(lines)
+    if len(lines) != len(lengths):
         raise UsageError(f"{path} has {len(lines)} lines, and there are {len(lengths)} sentences")
     gold = []
-    for number, line in enumerate(lines, start=1):
+    for number, (line, limits) in enumerate(zip(lines, lengths, strict=True), start=1):
         sure, possible = set(), set()
         for text in line.split():
             match = LINK.fullmatch(text)
             if match is None:
                 raise UsageError(f"{path}, line {number}: a link is 0-1, 0p1 or 0?1, got {text!r}")
             link = int(match[1]) - first, int(match[3]) - first
-            limits = lengths[number - 1] if lengths else (np.inf, np.inf)
             if not all(0 <= word < limit for word, limit in zip(link, limits, strict=True)):
-                words = f" of a sentence with {limits[0]} and {limits[1]} words" if lengths else ""
                 raise UsageError(
-                    f"{path}, line {number}: the link {text}{words} is out of range, counted from "
-                    f"{first}"
+                    f"{path}, line {number}: the link {text} is not between words of the sentence, "
+                    f"counted from {first}"
                 )
             possible.add(link)
             if match[2] == "-":
@@ -92,24 +86,18 @@ def as_pharaoh(links: Links) -> str:
 
 
 def score(predicted: Sequence[Links], gold: Sequence[Gold]) -> AlignmentScores:
-    """Score the alignments of a corpus; counts are summed over its sentences.
-
-    Raises:
-        UsageError: another number of sentences.
-    """
-    if len(predicted) != len(gold):
-        raise UsageError(f"{len(predicted)} alignments cannot be scored against {len(gold)}")
-    among_sure = among_possible = of_links = of_sure = 0
+    """Score the alignments of a corpus; counts are summed over its sentences."""
+    in_sure = in_possible = num_links = num_sure = 0
     for links, (sure, possible) in zip(predicted, gold, strict=True):
-        among_sure += len(links & sure)
-        among_possible += len(links & possible)
-        of_links += len(links)
-        of_sure += len(sure)
-    both = of_links + of_sure
+        in_sure += len(links & sure)
+        in_possible += len(links & possible)
+        num_links += len(links)
+        num_sure += len(sure)
+    both = num_links + num_sure
     return AlignmentScores(
-        aer=1 - (among_sure + among_possible) / both if both else 0.0,
-        precision=among_possible / of_links if of_links else 1.0,
-        recall=among_sure / of_sure if of_sure else 1.0,
+        aer=1 - (in_sure + in_possible) / both if both else 0.0,
+        precision=in_possible / num_links if num_links else 1.0,
+        recall=in_sure / num_sure if num_sure else 1.0,
     )
 
 
@@ -135,13 +123,10 @@ def word_weights(weights: np.ndarray, source: Sequence[int], target: Sequence[in
 
 
 def link_words(weights: np.ndarray) -> Links:
-    """Link each target word, and each source word without a link, by the largest weight.
+    """Link words by the largest of the weights of `word_weights`.
 
-    A target word whose largest weight is on the end of the source has no link. A source word is
-    linked with the target word that gives it the largest weight, if that is above 0.
-
-    Args:
-        weights: `[target words, source words + 1]`, as of `word_weights`.
+    A target word whose largest weight is on the end of the source has no link. A source word
+    without a link is linked with the target word that gives it the largest weight, if above 0.
     """
     end = weights.shape[1] - 1
     best = weights.argmax(axis=1).tolist()
@@ -162,40 +147,26 @@ def diagonal_links(lengths: tuple[int, int]) -> Links:
     )
 
 
-class Method(NamedTuple):
-    """Weights from which links are read: of a layer and a head, from 1; 0 is the mean of all."""
-
-    layer: int
-    head: int
-
-    def __str__(self) -> str:
-        """As in a table."""
-        layer = f"layer {self.layer}" if self.layer else "all layers"
-        return f"{layer}, head {self.head}" if self.head else f"{layer}, all heads"
-
-
-Alignments = Mapping[Method, Sequence[Links]]
-
-
 def alignments(
     maps: AttentionMaps, source: Sequence[int], target: Sequence[int]
-) -> dict[Method, Links]:
-    """Return the links of one sentence by each method; arguments as in `word_weights`."""
+) -> dict[str, Links]:
+    """Return the links of one sentence by each head, and by means; arguments as in `word_weights`.
+
+    Methods have names such as "layer 1, head 2", "layer 1, all heads" and "all layers, all heads".
+    """
     weights = {
-        Method(layer, head): rows
+        f"layer {layer}, {f'head {head}' if head else 'all heads'}": rows
         for layer, heads in zip(maps.layers, maps.weights, strict=True)
         for head, rows in enumerate([heads.mean(axis=0), *heads])
     }
-    weights[Method(0, 0)] = maps.weights.mean(axis=(0, 1))
+    weights["all layers, all heads"] = maps.weights.mean(axis=(0, 1))
     words = word_weights(np.stack([*weights.values()]), source, target)
     return dict(zip(weights, map(link_words, words), strict=True))
 
 
-def align(
-    task: "Translation", state: "TrainState", examples: Sequence[Example]
-) -> dict[Method, list[Links]]:
-    """Return the links of every example by every method."""
-    links: dict[Method, list[Links]] = {}
+def align(task: "Task", state: "TrainState", examples: Sequence[Example]) -> dict[str, list[Links]]:
+    """Return the links of every example of a translation by every method."""
+    links: dict[str, list[Links]] = {}
     passes = task.collector(state.parameters, examples, batch_size=BATCH_SIZE)
     for example, attended in zip(examples, passes, strict=True):
         words = example.words[ENCODER], example.words[DECODER]
@@ -204,36 +175,33 @@ def align(
     return links
 
 
-def errors(links: Alignments, gold: Sequence[Gold]) -> dict[Method, float]:
+def errors(links: Alignments, gold: Sequence[Gold]) -> dict[str, float]:
     """Return the error rate of each method in %, the lowest first."""
-    rates = {method: 100 * score(each, gold).aer for method, each in links.items()}
+    rates = {method: 100 * score(predicted, gold).aer for method, predicted in links.items()}
     return dict(sorted(rates.items(), key=lambda item: item[1]))
 
 
 def alignment_table(
-    validation: Mapping[Method, float],
+    validation: Mapping[str, float],
     test: Alignments,
     gold: Sequence[Gold],
     lengths: Sequence[tuple[int, int]],
 ) -> list[dict[str, Any]]:
     """Return the scores of the best head, of the best mean of heads, and of the diagonal, in %.
 
-    Args:
-        validation: of `errors`: the methods are chosen by it.
-        test: the links that are scored.
-        gold: of the same sentences.
-        lengths: number of source and target words of the same sentences.
+    The best ones are those with the lowest error in `validation`, which `errors` returns. `lengths`
+    are the numbers of source and target words of the sentences of `test`.
     """
+    heads, means = ([m for m in validation if ("all heads" in m) == mean] for mean in (False, True))
     rows = []
-    for name, is_head in (("best head", True), ("best heads together", False), ("diagonal", None)):
-        method = next((each for each in validation if bool(each.head) == is_head), None)
-        links = test[method] if method else [*map(diagonal_links, lengths)]
+    for name, methods in (("best head", heads), ("best heads together", means), ("diagonal", [""])):
+        links = test[methods[0]] if methods[0] else [*map(diagonal_links, lengths)]
         scores = {name: 100 * value for name, value in score(links, gold)._asdict().items()}
         rows.append(
             {
                 "alignment": name,
-                "method": str(method or ""),
-                "validation AER": validation.get(method, ""),
+                "method": methods[0],
+                "validation AER": validation.get(methods[0], ""),
                 "AER": scores.pop("aer"),
                 **scores,
             }

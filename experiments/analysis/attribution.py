@@ -1,6 +1,7 @@
 """How much each source word counts for each target word: attributions beside cross-attention.
 
-A score function maps vectors `[S, D]` to outputs `[T]`; attributions are `[T, S]`.
+A score function maps vectors `[S, D]` to outputs `[T]`, and attributions are `[T, S]`. `baseline`
+is `[S, D]`, the vectors that stand for no information.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +20,7 @@ from experiments.analysis.collect import DECODER, ENCODER, Example, weights_of
 from experiments.data.tokenizers import EOS
 
 if TYPE_CHECKING:
-    from experiments.tasks.translation import Translation
+    from experiments.tasks.task import Task
 
 POSITIONS = 16  # of both sides: longer sentences are left out, so that one program serves all
 NODES = 32  # of the quadrature in one segment of a path
@@ -28,43 +29,31 @@ DELETED = 5  # source words that are replaced, at most
 OCCLUSION = "occlusion by an empty vector"
 GRADIENT, INTEGRATED = "gradient times input", "integrated gradients"
 METHODS = (OCCLUSION, GRADIENT, INTEGRATED)
-RANDOM, ERROR = "random order", "completeness error"
+RANDOM = "random order"
 
 Score = Callable[[Array], Array]
 Explained = tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]  # of `Explainer`
 
 
-def occlusion(score: Score, vectors: Array, replacements: Array) -> Array:
-    """Return what each output loses when one vector is replaced.
-
-    Args:
-        score: of the outputs.
-        vectors: `[S, D]`.
-        replacements: `[S, D]`, in place of each vector.
-    """
+def occlusion(score: Score, vectors: Array, baseline: Array) -> Array:
+    """Return what each output loses when one vector is replaced by that of the baseline."""
 
     def loss(index: Array) -> Array:
-        return score(vectors) - score(vectors.at[index].set(replacements[index]))
+        return score(vectors) - score(vectors.at[index].set(baseline[index]))
 
     return jax.vmap(loss)(jnp.arange(len(vectors))).T
 
 
 def gradient_times_input(score: Score, vectors: Array, baseline: Array) -> Array:
-    """Return the gradient of each output times the difference to a baseline `[S, D]`."""
+    """Return the gradient of each output times the difference to the baseline."""
     return jnp.einsum("tsd,sd->ts", jax.jacrev(score)(vectors), vectors - baseline)
 
 
 def integrated_gradients(score: Score, vectors: Array, baseline: Array) -> Array:
-    """Return gradients integrated from a baseline to the vectors (Sundararajan et al. 2017).
+    """Return gradients integrated from the baseline to the vectors (Sundararajan et al. 2017).
 
-    The attributions of an output sum to the difference of its score, up to the error of the
-    integral: see `completeness_error`. Each of `SEGMENTS` equal segments of the path has a
-    Gauss-Legendre quadrature.
-
-    Args:
-        score: of the outputs.
-        vectors: `[S, D]`.
-        baseline: `[S, D]`.
+    The attributions of an output sum to the difference of its score. Each of `SEGMENTS` equal
+    segments of the path has a Gauss-Legendre quadrature.
     """
     nodes, weights = np.polynomial.legendre.leggauss(NODES)
     change = vectors - baseline
@@ -78,19 +67,11 @@ def integrated_gradients(score: Score, vectors: Array, baseline: Array) -> Array
     return jax.lax.map(segment, jnp.arange(SEGMENTS)).sum(axis=0) / SEGMENTS
 
 
-def completeness_error(attributions: Array, score: Score, vectors: Array, baseline: Array) -> Array:
-    """Return |sum of attributions - difference of scores| / |difference of scores|, `[T]`."""
-    difference = score(vectors) - score(baseline)
-    return abs(attributions.sum(axis=-1) - difference) / jnp.maximum(abs(difference), 1e-6)
-
-
 def rollout(weights: Array) -> Array:
     """Return the attention of the last layer to the inputs of the first: `[T, T]`.
 
-    Abnar and Zuidema 2020, section 3: half of each layer is the residual connection.
-
-    Args:
-        weights: means over the heads of self-attention, `[layers, T, T]`.
+    `weights` `[layers, T, T]` of self-attention are means over heads. Half of each layer is the
+    residual connection (Abnar and Zuidema 2020, section 3).
     """
     total = jnp.eye(weights.shape[-1], dtype=weights.dtype)
     for layer in weights:
@@ -98,33 +79,25 @@ def rollout(weights: Array) -> Array:
     return total
 
 
-def deletion_drops(
-    score: Score, vectors: Array, baseline: Array, attributions: Array, most: int
-) -> Array:
-    """Return how much each output loses when its first inputs are replaced: `[T, most]`.
+def deletion_drops(score: Score, vectors: Array, baseline: Array, attributions: Array) -> Array:
+    """Return how much each output loses when 1, 2, … of its inputs are replaced: `[T, DELETED]`.
 
-    Args:
-        score: of the outputs.
-        vectors: `[S, D]`.
-        baseline: `[S, D]`, the replacements.
-        attributions: `[T, S]`; each output loses its largest first. -inf is never replaced.
-        most: replaced are the first 1, 2, … up to this number of inputs.
+    The inputs with the largest attributions are replaced first, and never those of -inf.
     """
     ranks = jnp.argsort(jnp.argsort(-attributions, axis=-1), axis=-1)
-    ranks = jnp.where(jnp.isneginf(attributions), most, ranks)
+    ranks = jnp.where(jnp.isneginf(attributions), DELETED, ranks)
     before = score(vectors)
 
     def loss(number: Array) -> Array:
-        replaced = (ranks < number)[..., None]
-        inputs = jnp.where(replaced, baseline, vectors)  # [T, S, D]
+        inputs = jnp.where((ranks < number)[..., None], baseline, vectors)  # [T, S, D]
         return before - jnp.diagonal(jax.vmap(score)(inputs))
 
-    return jax.lax.map(loss, jnp.arange(1, most + 1)).T
+    return jax.lax.map(loss, jnp.arange(1, DELETED + 1)).T
 
 
 def rank_correlations(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """Return Spearman's correlation of each row of two maps `[T, S]`, NaN for constant rows."""
-    a, b = (rankdata(each, axis=-1) for each in (first, second))  # equal values: their mean rank
+    a, b = (rankdata(rows, axis=-1) for rows in (first, second))  # equal values: their mean rank
     a, b = (ranks - ranks.mean(axis=-1, keepdims=True) for ranks in (a, b))
     norms = np.sqrt((a**2).sum(axis=-1) * (b**2).sum(axis=-1))
     return np.divide((a * b).sum(axis=-1), norms, out=np.full(len(a), np.nan), where=norms > 0)
@@ -154,13 +127,13 @@ def embedded(model: EncoderDecoder, source: Array) -> tuple[Array, ...]:
     tokens = embedding.tokens if embedding.tokens is not None else model.target_embedding.tokens
     table = tokens[...]
     tables = table, jnp.zeros_like(table), jnp.broadcast_to(table[EOS], table.shape)
-    return tuple(embedding(source, table=each) for each in tables)
+    return tuple(embedding(source, table=values) for values in tables)
 
 
 class Explainer:
     """Computes maps `[T, S]` of one translation, how each target token depends on the source."""
 
-    def __init__(self, task: "Translation") -> None:
+    def __init__(self, task: "Task") -> None:
         """Prepare a program for sentences of at most `POSITIONS` tokens."""
         self._task = task
         self._maps = task.learner.apply(self._compute)
@@ -171,31 +144,24 @@ class Explainer:
         return is_short and example.predicted[-1] == self._task.tokenizers.target.token(EOS)
 
     def __call__(self, parameters: nnx.State, examples: Sequence[Example]) -> Iterator[Explained]:
-        """Yield maps by their names, and measurements of each target token.
+        """Yield maps by their names, and what each target token loses by deletion, `[T]` by map.
 
-        The measurements `[T]` are the mean loss by deletion of the one to `DELETED` source tokens
-        with the largest values, by map, and the completeness error of integrated gradients.
-
-        Args:
-            parameters: of the model.
-            examples: that `takes` accepts.
+        The latter is a mean over the deletion of the one to `DELETED` source tokens with the
+        largest values of the map.
         """
         for number, example in enumerate(examples):
-            sizes = {stack: len(ids) for stack, ids in example.inputs.items()}
-            rows = {
-                stack: np.pad(ids, (0, POSITIONS - len(ids)))[None]
-                for stack, ids in example.inputs.items()
-            }
-            lengths = {stack: np.array([size], np.int32) for stack, size in sizes.items()}
+            rows, lengths = {}, {}
+            for stack, ids in example.inputs.items():
+                rows[stack] = np.pad(ids, (0, POSITIONS - len(ids)))[None]
+                lengths[stack] = np.array([len(ids)], np.int32)
+            target, source = (slice(*lengths[stack]) for stack in (DECODER, ENCODER))
             predicted = np.roll(rows[DECODER][0], -1)
-            predicted[sizes[DECODER] - 1] = EOS
-            key = jax.random.key(number)
-            results = jax.device_get(self._maps(parameters, rows, lengths, predicted, key))
-            maps, measurements = results
-            target, source = slice(sizes[DECODER]), slice(sizes[ENCODER])
+            predicted[target.stop - 1] = EOS
+            results = self._maps(parameters, rows, lengths, predicted, jax.random.key(number))
+            maps, drops = jax.device_get(results)
             yield (
                 {name: values[target, source] for name, values in maps.items()},
-                {name: values[target] for name, values in measurements.items()},
+                {name: values[target] for name, values in drops.items()},
             )
 
     def _compute(
@@ -206,7 +172,7 @@ class Explainer:
         predicted: Array,
         rng: Array,
     ) -> tuple[dict[str, Array], dict[str, Array]]:
-        vectors, empty, end = (each[0] for each in embedded(model, rows[ENCODER]))
+        vectors, empty, end = (batch[0] for batch in embedded(model, rows[ENCODER]))
 
         @jax.jit  # traced once for its many uses
         def score(vectors: Array) -> Array:
@@ -221,50 +187,42 @@ class Explainer:
             GRADIENT: gradient_times_input(score, vectors, end),
             INTEGRATED: integrated_gradients(score, vectors, end),
         }
-        error = completeness_error(maps[INTEGRATED], score, vectors, end)
-        maps |= self._attention(model, rows, lengths)
+        outputs = self._task.attended(model, rows, lengths, returning=("weights",))
+        maps |= attention_maps(outputs)
         is_text = jnp.arange(POSITIONS) < lengths[ENCODER][0] - 1  # the end is never replaced
         ranked = {**maps, RANDOM: jax.random.uniform(rng, maps[OCCLUSION].shape)}
         values = jnp.where(is_text, jnp.stack([*ranked.values()]), -jnp.inf)
 
         def drop(values: Array) -> Array:
-            return deletion_drops(score, vectors, empty, values, DELETED).mean(axis=-1)
+            return deletion_drops(score, vectors, empty, values).mean(axis=-1)
 
-        drops = dict(zip(ranked, jax.lax.map(drop, values), strict=True))  # one program for all
-        return maps, drops | {ERROR: error}
+        return maps, dict(zip(ranked, jax.lax.map(drop, values), strict=True))  # one program
 
-    def _attention(
-        self, model: EncoderDecoder, rows: Mapping[str, Array], lengths: Mapping[str, Array]
-    ) -> dict[str, Array]:
-        """Return maps from the weights of attention, means over heads."""
-        outputs = self._task.attended(model, rows, lengths, returning=("weights",))
-        decoder, encoder = (
-            [
-                {name: weights[0].mean(axis=0) for name, weights in weights_of(layer).items()}
-                for layer in outputs[stack].attention or ()
-            ]
-            for stack in (DECODER, ENCODER)
-        )
-        maps = {
-            f"attention, layer {number}": layer["cross_attention"]
-            for number, layer in enumerate(decoder, start=1)
-            if "cross_attention" in layer
+
+def attention_maps(outputs: Mapping[str, Output]) -> dict[str, Array]:
+    """Return cross-attention of the only row, means over heads: of each layer, and combined."""
+
+    def means(stack: str, sublayer: str) -> dict[str, Array]:
+        layers = enumerate(map(weights_of, outputs[stack].attention or ()), start=1)
+        return {
+            f"attention, layer {number}": layer[sublayer][0].mean(axis=0)
+            for number, layer in layers
+            if sublayer in layer
         }
-        layers = [*maps.values()]
-        maps["attention, mean of layers"] = jnp.stack(layers).mean(axis=0)
-        if encoder and all("self_attention" in layer for layer in encoder):
-            within = rollout(jnp.stack([layer["self_attention"] for layer in encoder]))
-            maps["attention after rollout of the encoder"] = layers[-1] @ within
-        return maps
+
+    maps, encoder = means(DECODER, "cross_attention"), [*means(ENCODER, "self_attention").values()]
+    across = [*maps.values()]
+    maps["attention, mean of layers"] = jnp.stack(across).mean(axis=0)
+    if encoder and len(encoder) == len(outputs[ENCODER].attention):
+        maps["attention after rollout of the encoder"] = across[-1] @ rollout(jnp.stack(encoder))
+    return maps
 
 
 def agreement_table(explained: Sequence[Explained]) -> list[dict[str, Any]]:
-    """Return a row for each map: rank correlations with attributions, and the drop by deletion.
+    """Return a row for each map of an `Explainer`: rank correlations, and the drop by deletion.
 
-    Correlations are over the source words, without the end, and a mean over target tokens.
-
-    Args:
-        explained: of `Explainer`.
+    Correlations with attributions are over the source words, without the end, and a mean over
+    target tokens.
     """
     rows = []
     for name in (*explained[0][0], RANDOM):
@@ -277,10 +235,8 @@ def agreement_table(explained: Sequence[Explained]) -> list[dict[str, Any]]:
             ]
             mean = float(np.nanmean(np.concatenate(correlations))) if correlations else ""
             row[f"rank correlation with {method}"] = mean
-        drops = np.concatenate([measurements[name] for _, measurements in explained])
-        row["drop by deletion, nats"] = float(drops.mean())
-        row[f"largest {ERROR}"] = ""
-        if name == INTEGRATED:
-            row[f"largest {ERROR}"] = float(max(values[ERROR].max() for _, values in explained))
+        row["drop by deletion, nats"] = float(
+            np.mean(np.concatenate([d[name] for _, d in explained]))
+        )
         rows.append(row)
     return rows

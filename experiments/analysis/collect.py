@@ -22,35 +22,22 @@ ENCODER, DECODER, CROSS = "encoder", "decoder", "cross"  # kinds of attention
 
 
 class Example(NamedTuple):
-    """What the stacks of a model read of one example, by the name of the stack.
+    """What the stacks of a model read of one example, by the name of the stack."""
 
-    Attributes:
-        inputs: ids `[T]`, or an image.
-        labels: the T tokens; a class token and the patches of an image included.
-        special: number of special tokens before and after the text, among the labels.
-        predicted: the tokens that a decoder predicts, one for each that it reads.
-        words: number of the word of each token of the text, of a source and its translation.
-        unknown: indices of unknown words among the labels, by the stack.
-        continuation: number of tokens at the end that a decoder alone added to the text.
-    """
-
-    inputs: Mapping[str, np.ndarray]
-    labels: Mapping[str, Sequence[str]]
-    special: Mapping[str, tuple[int, int]]
-    predicted: Sequence[str] = ()
-    words: Mapping[str, Sequence[int]] = {}
-    unknown: Mapping[str, Sequence[int]] = {}
-    continuation: int = 0
+    inputs: Mapping[str, np.ndarray]  # ids `[T]`, or an image
+    labels: Mapping[str, Sequence[str]]  # T tokens, or patches of an image; with a class token
+    special: Mapping[str, tuple[int, int]]  # labels before and after the text
+    predicted: Sequence[str] = ()  # tokens that a decoder predicts, one for each that it reads
+    words: Mapping[str, Sequence[int]] = {}  # number of the word of each token of a text
+    unknown: Mapping[str, Sequence[int]] = {}  # indices of unknown words among the labels
+    continuation: int = 0  # tokens at the end that a decoder alone added to the text
 
     @property
     def note(self) -> str:
         """A sentence about unknown words, "" if there are none."""
-        words = [
-            repr(self.labels[stack][index])
-            for stack, indices in self.unknown.items()
-            for index in indices
-        ]
-        return f"not in the vocabulary, read as a placeholder: {', '.join(words)}" if words else ""
+        words = [self.labels[stack][i] for stack, places in self.unknown.items() for i in places]
+        names = ", ".join(map(repr, words))
+        return f"not in the vocabulary, read as a placeholder: {names}" if words else ""
 
     def text_slice(self, stack: str) -> slice:
         """Return the slice of the ids of a stack without special tokens."""
@@ -69,22 +56,13 @@ class Example(NamedTuple):
 
 
 class AttentionMaps(NamedTuple):
-    """Attention of one kind, in all layers that have it.
+    """Attention of one kind, in all layers that have it."""
 
-    Attributes:
-        kind: "encoder" or "decoder" for self-attention, or "cross".
-        layers: number of each layer in its stack, from 1.
-        weights: float32 `[layers, N, T, S]`.
-        queries: T labels: the tokens that the queries read; of cross-attention those that they
-            predict.
-        keys: S labels.
-    """
-
-    kind: str
-    layers: Sequence[int]
-    weights: np.ndarray
-    queries: Sequence[str]
-    keys: Sequence[str]
+    kind: str  # "encoder" or "decoder" for self-attention, or "cross"
+    layers: Sequence[int]  # number of each layer in its stack, from 1
+    weights: np.ndarray  # float32 `[layers, N, T, S]`
+    queries: Sequence[str]  # T tokens that are read; of cross-attention those that are predicted
+    keys: Sequence[str]  # S tokens
 
     @property
     def title(self) -> str:
@@ -93,29 +71,18 @@ class AttentionMaps(NamedTuple):
 
 
 class Attended(NamedTuple):
-    """What a model attends to in one example.
+    """What a model attends to in one example."""
 
-    Attributes:
-        maps: by kind.
-        hidden_states: `[1 + layers, T, D]` by stack: its inputs, and the outputs of every layer.
-        logits: `[T, V]` of the stacks that they were asked of.
-    """
-
-    maps: Mapping[str, AttentionMaps]
-    hidden_states: Mapping[str, np.ndarray] = {}
-    logits: Mapping[str, np.ndarray] = {}
+    maps: Mapping[str, AttentionMaps]  # by kind
+    hidden_states: Mapping[str, np.ndarray] = {}  # `[1 + layers, T, D]` by stack, inputs first
+    logits: Mapping[str, np.ndarray] = {}  # `[T, V]` of the stacks that they are asked of
 
 
 class Collector:
     """Collects the attention of a trained model; each shape of the inputs is compiled once."""
 
     def __init__(self, task: "Task", logits_of: Collection[str] = ()) -> None:
-        """Prepare the pass of the model of a task.
-
-        Args:
-            task: of the model.
-            logits_of: stacks whose scores of the vocabulary are returned too.
-        """
+        """Prepare the pass of the model of a task; it returns the logits of these stacks too."""
 
         def results(
             model: nnx.Module, inputs: Mapping[str, Array], lengths: Mapping[str, Array]
@@ -132,21 +99,15 @@ class Collector:
     def __call__(
         self, parameters: nnx.State, examples: Sequence[Example], *, batch_size: int = 1
     ) -> Iterator[Attended]:
-        """Yield what the model attends to in each example, in order.
-
-        Args:
-            parameters: of the model.
-            examples: of `Task.example`.
-            batch_size: number of examples in a pass.
-        """
+        """Yield what the model attends to in each of the examples of `Task.example`, in order."""
         for start in range(0, len(examples), batch_size):
             batch = [*examples[start : start + batch_size]]
             rows = batch + [batch[-1]] * (batch_size - len(batch))
             inputs, lengths = {}, {}
             for stack in batch[0].inputs:
-                inputs[stack] = self._stacked([example.inputs[stack] for example in rows])
-                sizes = [len(example.inputs[stack]) for example in rows]
-                lengths[stack] = np.array(sizes, np.int32)
+                ids = [example.inputs[stack] for example in rows]
+                inputs[stack] = self._stacked(ids)
+                lengths[stack] = np.array([*map(len, ids)], np.int32)
             # Slices of arrays of jax would be compiled for each shape.
             outputs = jax.device_get(self._results(parameters, inputs, lengths))
             for row, example in enumerate(batch):
@@ -170,7 +131,7 @@ def attended(outputs: Mapping[str, Output], row: int, example: Example) -> Atten
     """Return one row of the outputs of the stacks, without its padding.
 
     Raises:
-        UsageError: layers with different numbers of heads.
+        UsageError: no layer attends, or layers have different numbers of heads.
     """
     by_kind: dict[str, dict[int, np.ndarray]] = {}
     states, logits = {}, {}
@@ -187,6 +148,8 @@ def attended(outputs: Mapping[str, Output], row: int, example: Example) -> Atten
         if output.hidden_states and len({state.shape for state in output.hidden_states}) == 1:
             layers = [np.asarray(state[row, :length]) for state in output.hidden_states]
             states[stack] = np.stack(layers).astype(np.float32)
+    if not by_kind:
+        raise UsageError("this model has no layer that attends")
     maps = {}
     for kind, layers in by_kind.items():
         if len({len(weights) for weights in layers.values()}) > 1:

@@ -3,7 +3,7 @@
 import csv
 import io
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -13,6 +13,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from experiments.analysis.collect import CROSS, AttentionMaps
+from experiments.errors import UsageError
 from experiments.files import write_whole
 from experiments.metrics import read_metrics
 from experiments.records import markdown_table
@@ -29,32 +30,42 @@ CELL, GAP, LABELS, TOP, RIGHT = 0.24, 0.4, 1.2, 0.75, 0.9
 # Equal figures are equal files: no date, no version, and ids of SVG elements from a fixed salt.
 STYLE = {"svg.fonttype": "none", "svg.hashsalt": "attention", "figure.dpi": 100}
 METADATA = {".png": {"Software": None}, ".svg": {"Date": None, "Creator": None}}
+Points = Sequence[tuple[float, float]]  # step and value
 
 
-def draw_example(attention: Mapping[str, AttentionMaps], folder: Path) -> None:
-    """Write the attention of an example: a picture of each layer, and all weights as CSV.
+def draw_example(
+    attention: Mapping[str, AttentionMaps],
+    folder: Path,
+    layer: int | None = None,
+    head: int | None = None,
+) -> None:
+    """Write the attention of an example: pictures of each layer, and all weights as CSV.
 
-    Args:
-        attention: by kind.
-        folder: of the files.
+    With a layer or a head, counted from 1, pictures of this head alone are added; the other one is
+    the last layer or the first head. A UsageError names a head that a kind of attention lacks.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for kind, maps in attention.items():
-        for index, layer in enumerate(maps.layers):
-            of_layer = maps._replace(layers=[layer], weights=maps.weights[index : index + 1])
-            save(maps_figure(of_layer), folder / f"{kind}-layer-{layer}", FORMATS)
-        write_maps(_by_head(maps), maps, folder / f"{kind}.csv")
+        heads = _heads(maps)
+        if layer or head:
+            name = f"layer {layer or maps.layers[-1]}, head {head or 1}"
+            if name not in heads:
+                raise UsageError(f"{maps.title} has heads up to {[*heads][-1]}, got {name}")
+            path = folder / f"{kind}-{name.replace(', ', '-').replace(' ', '-')}"
+            save(_panels({name: heads[name]}, maps, maps.title), path, FORMATS)
+        for number, weights in zip(maps.layers, maps.weights, strict=True):
+            of_layer = maps._replace(layers=[number], weights=weights[None])
+            save(maps_figure(of_layer), folder / f"{kind}-layer-{number}", FORMATS)
+        write_maps(heads, maps, folder / f"{kind}.csv")
 
 
-def maps_figure(maps: AttentionMaps, *, links: Iterable[tuple[int, int]] = ()) -> Figure:
+def maps_figure(maps: AttentionMaps, *, links: Collection[tuple[int, int]] = ()) -> Figure:
     """Draw attention weights with the tokens on both axes; rows are layers, columns are heads.
 
-    Args:
-        maps: of one kind.
-        links: (source, target) indices of a gold alignment, drawn as rings.
+    Rings are drawn at `links`, the (source, target) indices of a gold alignment.
     """
-    title = f"{maps.title}{'; rings: gold alignment' if (links := [*links]) else ''}"
-    figure = _panels(_by_head(maps), maps, maps.weights.shape[1], title, "weight")
+    title = f"{maps.title}; rings: gold alignment" if links else maps.title
+    figure = _panels(_heads(maps), maps, title, columns=maps.weights.shape[1])
     for axes in figure.axes[:-1]:  # the last one is the colour bar
         for source, target in links:
             axes.plot(source, target, "o", mfc="none", mec=MARK, ms=7)
@@ -62,20 +73,17 @@ def maps_figure(maps: AttentionMaps, *, links: Iterable[tuple[int, int]] = ()) -
 
 
 def draw_attributions(values: Mapping[str, np.ndarray], maps: AttentionMaps, path: Path) -> None:
-    """Draw attributions of target tokens to source tokens beside attention, and write them as CSV.
+    """Draw attributions `[T, S]` by their names, and write them as CSV.
 
-    Args:
-        values: a map `[T, S]` for each name; colours are shares of its largest absolute value.
-        maps: cross-attention, with the labels.
-        path: of the files, without a suffix.
+    Colours are shares of the largest absolute value of each; `maps` of cross-attention has labels.
     """
-    shares = {name: each / max(abs(each).max(), TINY) for name, each in values.items()}
-    title, unit = "attributions beside attention", "share of the largest value"
-    save(_panels(shares, maps, 4, title, unit, lowest=-1), path, FORMATS)
+    shares = {name: map_ / max(abs(map_).max(), TINY) for name, map_ in values.items()}
+    figure = _panels(shares, maps, "attributions beside attention", columns=4, is_signed=True)
+    save(figure, path, FORMATS)
     write_maps(values, maps, path.with_suffix(".csv"))
 
 
-def _by_head(maps: AttentionMaps) -> dict[str, np.ndarray]:
+def _heads(maps: AttentionMaps) -> dict[str, np.ndarray]:
     return {
         f"layer {layer}, head {head}": weights
         for layer, heads in zip(maps.layers, maps.weights, strict=True)
@@ -89,7 +97,7 @@ def write_maps(values: Mapping[str, np.ndarray], maps: AttentionMaps, path: Path
         {
             **{"query": query + 1, "query token": maps.queries[query]},
             **{"key": key + 1, "key token": maps.keys[key]},
-            **{name: f"{each[query, key]:.6f}" for name, each in values.items()},
+            **{name: f"{map_[query, key]:.6f}" for name, map_ in values.items()},
         }
         for query, key in np.ndindex(len(maps.queries), len(maps.keys))
     ]
@@ -98,40 +106,39 @@ def write_maps(values: Mapping[str, np.ndarray], maps: AttentionMaps, path: Path
 
 def draw_learning_curve(directory: Path, path: Path) -> None:
     """Draw loss and accuracy over the steps in `metrics.jsonl` of a run."""
-    rows = read_metrics(directory)
-    figure = Figure(figsize=(10, 4), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    for axes, name, label in ((left, "nll", NLL), (right, "accuracy", "token accuracy")):
-        for split, marker in (("train", "."), ("validation", "o")):
-            points = [(row["step"], row[name]) for row in rows if row["split"] == split]
+    rows, splits = read_metrics(directory), ("train", "validation")
+    curves = {
+        label: {split: _points(rows, split, name) for split in splits}
+        for label, name in ((NLL, "nll"), ("token accuracy", "accuracy"))
+    }
+    _draw_curves(curves, path)
+
+
+def draw_runs(runs: Mapping[str, Sequence[Mapping[str, float]]], path: Path) -> None:
+    """Draw the training loss of several runs, given the rows of `metrics.jsonl` of each."""
+    _draw_curves({NLL: {name: _points(rows, "train", "nll") for name, rows in runs.items()}}, path)
+
+
+def _points(rows: Sequence[Mapping[str, Any]], split: str, name: str) -> Points:
+    return [(row["step"], row[name]) for row in rows if row["split"] == split]
+
+
+def _draw_curves(panels: Mapping[str, Mapping[str, Points]], path: Path) -> None:
+    """Draw curves over steps: a panel for each label of an axis, a line for each name."""
+    figure = Figure(figsize=(2 + 4 * len(panels), 4), layout="constrained")
+    for number, (label, curves) in enumerate(panels.items(), start=1):
+        axes = figure.add_subplot(1, len(panels), number)
+        for name, points in curves.items():
             if points:
-                axes.plot(*zip(*points, strict=True), marker=marker, label=split, markersize=4)
-        axes.set(xlabel="step", ylabel=label)
-        axes.set_xlim(left=0)
+                axes.plot(*zip(*points, strict=True), marker=".", label=name)
+        axes.set(xlabel="step", ylabel=label, xlim=(0, None))
         axes.grid(alpha=0.3)
-        axes.legend()
-    left.set_yscale("log")
-    left.yaxis.set_major_formatter("{x:g}")
-    left.yaxis.set_minor_formatter("{x:g}")
-    save(figure, path)
-
-
-def draw_runs(curves: Mapping[str, Sequence[Mapping[str, float]]], path: Path) -> None:
-    """Draw the learning curves of several runs.
-
-    Args:
-        curves: the rows of `metrics.jsonl` of each run.
-        path: a picture file.
-    """
-    figure = Figure(figsize=(8, 5), layout="constrained")
-    axes = figure.subplots()
-    for name, rows in curves.items():
-        points = [(row["step"], row["nll"]) for row in rows if row["split"] == "train"]
-        axes.plot(*zip(*points, strict=True), marker=".", label=name)
-    axes.set(xlabel="step", ylabel=NLL, yscale="log")
-    axes.grid(alpha=0.3)
-    if len(curves) <= MOST_NAMES:
-        axes.legend(fontsize=8)
+        if len(curves) <= MOST_NAMES:
+            axes.legend(fontsize=8)
+        if label == NLL:
+            axes.set_yscale("log")
+            axes.yaxis.set_major_formatter("{x:g}")
+            axes.yaxis.set_minor_formatter("{x:g}")
     save(figure, path)
 
 
@@ -166,22 +173,15 @@ def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
 def _panels(
     panels: Mapping[str, np.ndarray],
     maps: AttentionMaps,
-    columns: int,
     title: str,
-    unit: str,
-    lowest: int = 0,
+    *,
+    columns: int = 1,
+    is_signed: bool = False,
 ) -> Figure:
-    """Draw maps `[T, S]` by their titles, and a colour bar.
+    """Draw maps `[T, S]` by their titles, with so many columns at most, and a colour bar.
 
-    The size is what the tokens need; a constrained layout would take a second for each figure.
-
-    Args:
-        panels: values from `lowest` to 1.
-        maps: with the labels of the tokens.
-        columns: number of panels in a row, at most.
-        title: of the figure.
-        unit: of the values.
-        lowest: 0, or -1 for values with signs.
+    Values are weights, or shares of a largest value with signs. The size is what the tokens need; a
+    constrained layout would take a second for each figure.
     """
     columns = min(columns, len(panels))
     rows = -(-len(panels) // columns)
@@ -200,8 +200,8 @@ def _panels(
     names = ("source token", "predicted token") if maps.kind == CROSS else ("key", "query")
     for number, (name, values) in enumerate(panels.items()):
         axes = figure.add_subplot(rows, columns, number + 1)
-        colors = SIGNED if lowest else COLORS
-        image = axes.imshow(values, cmap=colors, vmin=lowest, vmax=1, aspect="auto")
+        colors = SIGNED if is_signed else COLORS
+        image = axes.imshow(values, cmap=colors, vmin=-is_signed, vmax=1, aspect="auto")
         axes.set_title(fill(name, max(int(13 * across), 10)), fontsize=8)
         for axis, labels, label, turn, is_outer in (
             (axes.xaxis, maps.keys, names[0], 90, number + columns >= len(panels)),
@@ -215,6 +215,7 @@ def _panels(
                 axis.set_ticks(range(len(labels)), labels, **text)
     figure.suptitle(fill(title, int(13 * width)), fontsize=9)
     bar = figure.add_axes((1 - 0.7 / width, LABELS / height, 0.12 / width, 1 / height))
+    unit = "share of the largest value" if is_signed else "weight"
     figure.colorbar(image, cax=bar).set_label(unit, fontsize=7)
     bar.tick_params(labelsize=7)
     return figure

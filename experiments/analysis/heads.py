@@ -11,15 +11,11 @@ BLOCK = 12  # random tokens that are repeated for the induction score
 
 
 def head_statistics(weights: np.ndarray) -> dict[str, np.ndarray]:
-    """Return statistics of each query, `[..., T]`; NaN for a query without such a key.
+    """Return statistics `[..., T]` of weights `[..., T, S]`; NaN for a query without such a key.
 
-    Args:
-        weights: `[..., T, S]`.
-
-    Returns:
-        entropy, of the weights in bits; distance, the mean number of positions between query and
-        key; the weight on the first key, and on the key before (previous), at (same) and after
-        (next) the position of the query.
+    These are the entropy of the weights in bits, the distance, which is the mean number of
+    positions between query and key, and the weight on the first key, and on the key before
+    (previous), at (same) and after (next) the position of the query.
     """
     query, key = np.arange(weights.shape[-2])[:, None], np.arange(weights.shape[-1])
     logs = np.log2(weights, out=np.zeros_like(weights), where=weights > 0)
@@ -41,23 +37,16 @@ def head_statistics(weights: np.ndarray) -> dict[str, np.ndarray]:
 def induction_score(weights: np.ndarray, start: int, block: int) -> np.ndarray:
     """Return the mean weight on the token after the earlier copy of the query (Olsson et al. 2022).
 
-    Args:
-        weights: self-attention `[..., T, T]` over a block of tokens that is repeated twice.
-        start: position of the first token of the block.
-        block: number of its tokens.
+    `weights` `[..., T, T]` are over a block of so many tokens that is read twice, from `start` on.
     """
     query = start + block + np.arange(block)
     return weights[..., query, query - block + 1].mean(axis=-1)
 
 
 def repeated_block(examples: Sequence[Example], longest: int | None) -> Example | None:
-    """Return an example of random tokens, each stack of which reads them twice.
+    """Return an example of random tokens of the examples, each stack of which reads them twice.
 
-    There is none of images, or if no example has a token.
-
-    Args:
-        examples: whose special tokens stay at both ends.
-        longest: number of positions that the model reads, any if None.
+    It has at most `longest` positions. There is none of images, or if no example has a token.
     """
     first, random = examples[0], np.random.default_rng(0)
     if any(ids.ndim > 1 for ids in first.inputs.values()):
@@ -83,14 +72,10 @@ def repeated_block(examples: Sequence[Example], longest: int | None) -> Example 
 def heads_table(
     passes: Iterable[Attended], block: Example | None = None, repeated: Attended | None = None
 ) -> list[dict[str, Any]]:
-    """Return a row for each head: the means of `head_statistics`, and the induction score.
+    """Return a row for each head: means of `head_statistics` over passes, and the induction score.
 
-    A score that no query has is "".
-
-    Args:
-        passes: of many examples.
-        block: of `repeated_block`.
-        repeated: what the model attends to in it.
+    The latter is that of a `block` of `repeated_block`, in which the model attends to `repeated`. A
+    score that no query has is "".
     """
     layers: dict[str, Sequence[int]] = {}
     queries: dict[str, dict[str, list[np.ndarray]]] = {}

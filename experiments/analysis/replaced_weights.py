@@ -4,9 +4,9 @@ Where the loss does not rise, the model does not need the weights that it comput
 2019; Wiegreffe and Pinter 2019).
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,10 @@ from attention import scores
 from attention.modules import Attention, Context, Output
 from attention.modules.context import DEFAULT_CONTEXT
 from experiments.analysis.collect import CROSS, DECODER, ENCODER
-from experiments.tasks.task import Task
+
+if TYPE_CHECKING:
+    from experiments.learner import TrainState
+    from experiments.tasks.task import Task
 
 KINDS = {
     ENCODER: "encoder self-attention",
@@ -47,7 +50,7 @@ def permuted(weights: Array, rng: Array) -> Array:
 class ReplacedWeights(nnx.Module):
     """Self- or cross-attention with other weights than those that it computes."""
 
-    def __init__(self, attention: Attention, replacement: Replacement) -> None:
+    def __init__(self, attention: nnx.Module, replacement: Replacement) -> None:
         """Wrap a layer."""
         self.attention, self.replacement = attention, replacement
 
@@ -62,25 +65,17 @@ class ReplacedWeights(nnx.Module):
         return attention(inputs, context=replace(context, score=()))
 
 
-class ReplacedRecurrentWeights(nnx.Module):
-    """Attention of a recurrent decoder with other weights than those that it computes."""
-
-    def __init__(self, attention: nnx.Module, replacement: Replacement) -> None:
-        """Wrap an attention with the interface of `AdditiveAttention`."""
-        self.attention, self.replacement = attention, replacement
+class ReplacedRecurrentWeights(ReplacedWeights):
+    """`AdditiveAttention` of a recurrent decoder with other weights than those that it computes."""
 
     def precompute(self, encoder_output: Array) -> Any:  # noqa: ANN401 - any pytree
         """Return what the attention computes once."""
         return self.attention.precompute(encoder_output)
 
     def __call__(
-        self,
-        state: Array,
-        precomputed: Array | tuple[Array, Array],
-        **options: Any,  # noqa: ANN401 - as in `AdditiveAttention`
+        self, state: Array, precomputed: object, returning: Sequence[str] = (), **options: object
     ) -> Array | tuple[Array, dict[str, Array]]:
         """Compute the context `[..., 1, 1, C]` of a state."""
-        returning = options.pop("returning", ())
         _, own = self.attention(state, precomputed, returning=("weights",), **options)
         weights = self.replacement(own["weights"])  # [..., 1, 1, S]
         values = precomputed[-1] if isinstance(precomputed, tuple) else precomputed  # [..., S, C]
@@ -100,27 +95,20 @@ def _attentions(model: nnx.Module) -> Iterator[tuple[nnx.Module, str, str]]:
 
 
 def replace_weights(model: nnx.Module, replacements: Mapping[str, Replacement]) -> None:
-    """Replace the weights of every layer, in place.
+    """Replace the weights of every layer in place, by kind: "encoder", "decoder" or "cross".
 
-    Args:
-        model: any whose layers are `Attention` in a residual connection, or a recurrent decoder.
-        replacements: by kind, "encoder", "decoder" or "cross".
+    Layers are `Attention` in a residual connection, or the attention of a recurrent decoder.
     """
     for owner, name, kind in _attentions(model):
         replaced = ReplacedWeights if name == "sublayer" else ReplacedRecurrentWeights
         setattr(owner, name, replaced(getattr(owner, name), replacements[kind]))
 
 
-def loss_table(task: Task, state: Any, split: str) -> list[dict[str, Any]]:  # noqa: ANN401 - a `TrainState`
+def loss_table(task: "Task", state: "TrainState", split: str) -> list[dict[str, Any]]:
     """Return a row for each kind: how much the loss of a split rises, in nats per token.
 
     The weights of one kind are replaced in all its layers and heads; the other kinds compute theirs
     from the changed vectors. One program serves all: the way is an argument.
-
-    Args:
-        task: of the run.
-        state: of the model.
-        split: that is measured.
     """
 
     def sums(model: nnx.Module, batch: Any, ways: Mapping[str, Array], rng: Array) -> Any:  # noqa: ANN401 - a batch of any task

@@ -106,6 +106,12 @@ class Vocabulary:
         return [self.words[number] for number in without_specials(ids)]
 
 
+def placeholder(vocabulary: Vocabulary) -> str:
+    """Return the most frequent capitalized word, which is a name, or else the rarest word."""
+    words = vocabulary.words[len(SPECIALS) :]
+    return next((word for word in words if word[:1].isupper() and len(word) > 1), words[-1])
+
+
 def without_specials(ids: Iterable[int]) -> Iterator[int]:
     """Yield the ids up to the first end, without padding and begin."""
     for number in ids:

@@ -13,7 +13,7 @@ from jax import Array
 from attention.modules import MaskedLanguageModel
 from attention.primitives import masks
 from experiments.analysis.collect import Example
-from experiments.analysis.senses import SenseVectors, check_senses, occurrences, sense_accuracy
+from experiments.analysis.senses import SenseVectors, check_senses, sense_accuracy
 from experiments.config.parts import EncoderModel, LabelTrainPart, SentenceBatchPart
 from experiments.data.examples import EncodedExamples, EncodedPair
 from experiments.data.masking import FixedMasks, MaskedBatch, MaskedBatches, Masking

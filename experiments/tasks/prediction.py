@@ -13,7 +13,7 @@ from unicodedata import category
 import numpy as np
 from PIL import Image
 
-from experiments.data.tokenizers import SPECIALS, Tokenizer, Vocabulary, WordTokenizer
+from experiments.data.tokenizers import Tokenizer, WordTokenizer, placeholder
 
 REPLACEMENT = "\ufffd"  # in place of bytes that are not UTF-8
 EDGES = re.compile(r"(\W*)(.*\w)?(.*)", re.DOTALL)  # signs, a word, signs
@@ -177,12 +177,6 @@ def word_numbers(tokenizer: Tokenizer, text: str) -> list[int]:
         words = enumerate(tokenizer.words(text))
         return [number for number, word in words for _ in _split(tokenizer, word)]
     return tokenizer.word_numbers(tokenizer.read(text))
-
-
-def placeholder(vocabulary: Vocabulary) -> str:
-    """Return the most frequent capitalized word, which is a name, or else the rarest word."""
-    words = vocabulary.words[len(SPECIALS) :]
-    return next((word for word in words if word[:1].isupper() and len(word) > 1), words[-1])
 
 
 def _split(tokenizer: WordTokenizer, text: str) -> Iterator[str]:

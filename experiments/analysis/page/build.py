@@ -5,7 +5,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
@@ -14,7 +14,9 @@ from experiments.analysis.page.model_data import NotInPageError, model_data
 from experiments.data.tokenizers import SPECIALS
 from experiments.files import write_whole
 from experiments.learner import TrainState
-from experiments.tasks.task import Task
+
+if TYPE_CHECKING:
+    from experiments.tasks.task import Task
 
 FOLDER = Path(__file__).parent
 # In the order in which they are loaded; each uses functions of those before it.
@@ -38,20 +40,12 @@ MOST_WEIGHTS = 1_000_000  # characters of all stored maps of a page, in base64
 
 def write_explanation(
     path: Path,
-    task: Task,
+    task: "Task",
     state: TrainState,
     examples: list[dict[str, Any]],
     heads: Sequence[Mapping[str, Any]] = (),
 ) -> None:
-    """Write the page of a trained model.
-
-    Args:
-        path: of the file.
-        task: of the model.
-        state: of the model.
-        examples: of `examples_data`.
-        heads: rows of the table of heads.
-    """
+    """Write the page of a trained model, of examples of `examples_data` and a table of heads."""
     try:
         model, notes = model_data(task, state), []
     except NotInPageError as error:

@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import repeat, zip_longest
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -21,9 +21,10 @@ from experiments.analysis.collect import (
 )
 from experiments.data.tokenizers import EOS, Tokenizer
 from experiments.learner import TrainState
-from experiments.tasks.prediction import Prediction
-from experiments.tasks.task import Task
-from experiments.tasks.translation import Translation
+
+if TYPE_CHECKING:
+    from experiments.tasks.prediction import Prediction
+    from experiments.tasks.task import Task
 
 NUM_BEAMS = 5  # translations of a sentence
 ALTERNATIVES = 5  # tokens that are listed for each step
@@ -48,7 +49,7 @@ class Answer(NamedTuple):
 
 
 def examples_data(
-    task: Task, state: TrainState, sources: Sequence[Any], targets: Sequence[str] = ()
+    task: "Task", state: TrainState, sources: Sequence[Any], targets: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
     """Return what a page shows of each source: attention, vectors, and the n best translations.
 
@@ -63,9 +64,9 @@ def examples_data(
         UsageError: a model that does not attend.
     """
     answers = [*_answers(task, state, sources, targets)]
-    is_encoder = all(DECODER not in one.example.inputs for several in answers for one in several)
-    chosen = task.predict(state, sources) if is_encoder else repeat(Prediction(), len(sources))
     rows = [one.example for several in answers for one in several]
+    is_encoder = all(DECODER not in example.inputs for example in rows)
+    chosen = task.predict(state, sources) if is_encoder else repeat(None, len(sources))
     collector = Collector(task, logits_of=(DECODER,))
     passes = collector(state.parameters, rows, batch_size=min(AT_ONCE, len(rows)))
     tokenizer = task.tokenizers[max(task.sides)]
@@ -81,9 +82,14 @@ def examples_data(
             | steps_data(tokenizer, one.predicted, attended.logits[DECODER], penalty)
             for one, attended in zip(several, every, strict=True)
             if len(one.predicted)
-        ] or choices_data(prediction)
+        ] or (choices_data(prediction) if prediction else [])
         found.append(data)
     return found
+
+
+def translates(task: "Task") -> bool:
+    """Return whether a task has texts on both sides, which beam search translates."""
+    return len(task.sides) == 2
 
 
 def attention_data(example: Example, attended: Attended) -> dict[str, Any]:
@@ -165,7 +171,7 @@ def steps_data(
     }
 
 
-def choices_data(prediction: Prediction) -> list[dict[str, Any]]:
+def choices_data(prediction: "Prediction") -> list[dict[str, Any]]:
     """Return the answer of an encoder in the form of a translation; [] if it chooses nothing."""
     if not prediction.choices:
         return []
@@ -183,10 +189,10 @@ def choices_data(prediction: Prediction) -> list[dict[str, Any]]:
     ]
 
 
-def _text(task: Task, answer: Answer, attended: Attended) -> str:
+def _text(task: "Task", answer: Answer, attended: Attended) -> str:
     """Return the text of an answer; that of a translation has copies of unknown words."""
     example = answer.example
-    if not isinstance(task, Translation):
+    if not translates(task):
         return task.tokenizers.source.decode(example.inputs[DECODER].tolist())
     weights = attended.maps[CROSS].weights.mean(axis=(0, 1))
     unknown = {place: example.labels[ENCODER][place] for place in example.unknown[ENCODER]}
@@ -194,10 +200,10 @@ def _text(task: Task, answer: Answer, attended: Attended) -> str:
 
 
 def _answers(
-    task: Task, state: TrainState, sources: Sequence[Any], targets: Sequence[str]
+    task: "Task", state: TrainState, sources: Sequence[Any], targets: Sequence[str]
 ) -> Iterator[list[Answer]]:
     """Yield the answers to each source: a given one, that of the run, and the n best."""
-    if isinstance(task, Translation):
+    if translates(task):
         found = _translations(task, state, sources)
         for source, target, answers in zip_longest(sources, targets, found, fillvalue=""):
             yield ([_given(task, state, source, target)] if target else []) + answers
@@ -208,13 +214,13 @@ def _answers(
         yield [Answer(example, ids[1:])]
 
 
-def _given(task: Translation, state: TrainState, source: str, target: str) -> Answer:
+def _given(task: "Task", state: TrainState, source: str, target: str) -> Answer:
     example = task.example(state, source, target)
     return Answer(example, [*example.inputs[DECODER][1:].tolist(), EOS], target)
 
 
 def _translations(
-    task: Translation, state: TrainState, sources: Sequence[str]
+    task: "Task", state: TrainState, sources: Sequence[str]
 ) -> Iterator[list[Answer]]:
     """Yield the translation of each source by `config.decoding`, and those of beam search."""
     num_beams = min(max(NUM_BEAMS, task.config.decoding.num_beams), len(task.tokenizers.target))

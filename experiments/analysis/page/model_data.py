@@ -3,7 +3,7 @@
 import base64
 from collections.abc import Callable, Mapping
 from types import NoneType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -28,13 +28,14 @@ from experiments.data.tokenizers import (
     CharacterTokenizer,
     Tokenizer,
     WordTokenizer,
+    placeholder,
 )
 from experiments.learner import TrainState
-from experiments.tasks.language_model import LanguageModeling
-from experiments.tasks.prediction import placeholder
-from experiments.tasks.task import Task
-from experiments.tasks.translation import Translation
 
+if TYPE_CHECKING:
+    from experiments.tasks.task import Task
+
+TASKS = "translation", "language_model"  # that the page runs
 MOST_PARAMETERS = 4_000_000
 NUMBER, NUMBER_OR_NONE = (int, float), (int, float, NoneType)
 LINEAR, LINEAR_OR_NONE = (nnx.LinearGeneral,), (nnx.LinearGeneral, NoneType)
@@ -85,7 +86,7 @@ READ: dict[type, dict[str, tuple[Any, ...]]] = {
 # Attributes that do not change what a model computes in float32, or that follow from others.
 NOT_READ = {
     *("dropout", "implementation", "dtype", "param_dtype", "max_length", "width", "cross"),
-    "deterministic",
+    *("config", "deterministic"),
     *("in_features", "out_features", "axis", "batch_axis", "use_bias", "kernel_init", "bias_init"),
     *("dot_general", "dot_general_cls", "precision", "preferred_element_type", "promote_dtype"),
 }
@@ -95,7 +96,7 @@ class NotInPageError(ValueError):
     """The page cannot run a model; the message is a sentence that gives the reason."""
 
 
-def model_data(task: Task, state: TrainState) -> dict[str, Any]:
+def model_data(task: "Task", state: TrainState) -> dict[str, Any]:
     """Return a model and its tokens, for `loadModel` in `model.js`.
 
     The parameters are rounded to float16.
@@ -107,7 +108,7 @@ def model_data(task: Task, state: TrainState) -> dict[str, Any]:
     Raises:
         NotInPageError: a model that the page cannot run.
     """
-    if type(task) not in (Translation, LanguageModeling):
+    if task.config.task not in TASKS:
         raise NotInPageError(
             "the page runs models that translate or continue a text, not those of "
             f"task={task.config.task}"

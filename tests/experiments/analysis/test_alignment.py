@@ -3,7 +3,6 @@ import pytest
 
 from experiments.analysis.alignment import (
     Gold,
-    Method,
     alignment_table,
     alignments,
     as_pharaoh,
@@ -26,21 +25,18 @@ def gold(text):
     return Gold(links(text), links(text))
 
 
-def test_scores_of_one_sentence():
-    # A = 0-0 1-1 2-2, S = 0-0 2-3, P = S + 1-1: A ∩ S is 1 link, A ∩ P is 2.
-    scores = score([links("0-0 1-1 2-2")], [Gold(links("0-0 2-3"), links("0-0 1-1 2-3"))])
-    assert scores == pytest.approx((1 - (1 + 2) / (3 + 2), 2 / 3, 1 / 2))
-
-
-def test_counts_are_summed_over_sentences():
-    # The mean of the two error rates, 0 and 1, would be 0.5.
-    scores = score([links("0-0"), links("0-1")], [gold("0-0"), gold("0-0 1-1 2-2")])
-    assert scores.aer == pytest.approx(1 - (1 + 1) / (2 + 4))
-
-
-def test_no_links():
-    assert score([links("")], [gold("")]) == (0, 1, 1)
-    assert score([links("")], [gold("0-0")]) == (1, 1, 0)
+@pytest.mark.parametrize(
+    ("predicted", "truth", "scores"),
+    [
+        # A = 0-0 1-1 2-2, S = 0-0 2-3, P = S + 1-1: A ∩ S is 1 link, A ∩ P is 2.
+        (["0-0 1-1 2-2"], [Gold(links("0-0 2-3"), links("0-0 1-1 2-3"))], (0.4, 2 / 3, 0.5)),
+        # Counts are summed: the mean of the two error rates, 0 and 1, would be 0.5.
+        (["0-0", "0-1"], [gold("0-0"), gold("0-0 1-1 2-2")], (1 - 2 / 6, 1 / 2, 1 / 4)),
+        ([""], [gold("")], (0, 1, 1)),
+    ],
+)
+def test_scores(predicted, truth, scores):
+    assert score([*map(links, predicted)], truth) == pytest.approx(scores)
 
 
 def test_files_of_links(tmp_path):
@@ -50,45 +46,23 @@ def test_files_of_links(tmp_path):
     path.write_text("1-1 2p3\n")
     assert read_links(path, first=1) == [Gold(links("0-0"), links("0-0 1-2"))]
     assert as_pharaoh(links("1-0 0-2")) == "0-2 1-0"
+    path.write_text("0:1\n")
+    with pytest.raises(UsageError, match="line 1: a link is"):
+        read_links(path)
 
 
-@pytest.mark.parametrize(
-    ("text", "options", "message"),
-    [
-        ("0-0\n", {"lengths": [(1, 1)] * 2}, "has 1 lines, and there are 2 sentences"),
-        ("0-0 1-2\n", {"lengths": [(2, 2)]}, "line 1: the link 1-2 .* 2 and 2 words is out of"),
-        ("0-1\n", {"first": 1}, "the link 0-1 is out of range, counted from 1"),
-        ("0:1\n", {}, "line 1: a link is 0-1, 0p1 or 0.1, got '0:1'"),
-        (None, {}, "gold cannot be read"),
-    ],
-)
-def test_mistakes_in_files(tmp_path, text, options, message):
-    if text is not None:
-        (tmp_path / "gold").write_text(text)
-    with pytest.raises(UsageError, match=message):
-        read_links(tmp_path / "gold", **options)
-
-
-def test_links_of_all_words():
-    weights = np.array([[0.6, 0.3, 0.1, 0.0], [0.0, 0.4, 0.0, 0.6]])  # the last key is the end
-    assert link_words(weights) == links("0-0 1-1 2-0")
-    weights[:, 2] = 0  # such as a comma that the model does not read
-    assert link_words(weights) == links("0-0 1-1")
-
-
-def test_weights_of_subwords():
+def test_links_of_subwords():
     # Source word 0 has two tokens of 0.3 each, more than the 0.4 of word 1.
     weights = np.array([[0.3, 0.3, 0.4, 0.0], [0.0, 0.0, 1.0, 0.0], [0.0, 0.0, 0.0, 1.0]])
     words = word_weights(weights, [0, 0, 1], [0, 1])
     np.testing.assert_allclose(words, [[0.6, 0.4, 0], [0, 1, 0]], rtol=1e-6)
     words = word_weights(weights, [0, 0, 1], [0, 0])  # the mean of both target tokens
     np.testing.assert_allclose(words, [[0.3, 0.7, 0]], rtol=1e-6)
-
-
-def test_diagonal():
-    assert diagonal_links((2, 4)) == links("0-0 0-1 1-2 1-3")
-    assert diagonal_links((3, 3)) == links("0-0 1-1 2-2")
-    assert diagonal_links((0, 1)) == links("")
+    # The end has the largest weight of target word 1, which source word 2 is then linked to.
+    words = np.array([[0.6, 0.3, 0.1, 0.0], [0.0, 0.4, 0.0, 0.6]])
+    assert link_words(words) == links("0-0 1-1 2-0")
+    words[:, 2] = 0  # such as a comma that the model does not read
+    assert link_words(words) == links("0-0 1-1")
 
 
 def test_best_head_and_best_mean_on_validation():
@@ -97,9 +71,9 @@ def test_best_head_and_best_mean_on_validation():
     weights[0, 1] = np.eye(3)
     maps = AttentionMaps("cross", [3], weights, ["le", "chat", "<eos>"], ["the", "cat", "<eos>"])
     by_method = {method: [each] for method, each in alignments(maps, [0, 1], [0, 1]).items()}
-    assert by_method[Method(3, 1)] == [links("0-1 1-0")]
+    assert by_method["layer 3, head 1"] == [links("0-1 1-0")]
     rates = errors(by_method, [gold("0-0 1-1")])
-    assert rates[Method(3, 2)] == rates[Method(3, 0)] == 0 < rates[Method(3, 1)]
     head, heads, diagonal = alignment_table(rates, by_method, [gold("0-1 1-0")], [(2, 2)])
     assert (head["method"], heads["method"]) == ("layer 3, head 2", "layer 3, all heads")
     assert head["validation AER"] == 0 and head["AER"] == diagonal["AER"] == 100
+    assert diagonal_links((2, 4)) == links("0-0 0-1 1-2 1-3") and not diagonal_links((0, 1))

@@ -2,43 +2,22 @@ import numpy as np
 import pytest
 
 from experiments.analysis.collect import Attended, AttentionMaps, Example
-from experiments.analysis.heads import (
-    head_statistics,
-    heads_table,
-    induction_score,
-    repeated_block,
-)
+from experiments.analysis.heads import head_statistics, heads_table, repeated_block
 
 
-def means(weights):
-    return {name: np.nanmean(values) for name, values in head_statistics(weights).items()}
-
-
-def maps(weights, kind="encoder"):
+def maps(weights):
     labels = ["a"] * weights.shape[-1]
-    return AttentionMaps(kind, range(1, len(weights) + 1), weights, labels, labels)
-
-
-def test_uniform_head():
-    scores = means(np.full((4, 4), 0.25))
-    assert scores["entropy"] == pytest.approx(2)
-    assert scores["distance"] == pytest.approx((6 + 4 + 4 + 6) / 16)
-    for name in ("first", "previous", "same", "next"):
-        assert scores[name] == pytest.approx(0.25)
+    return AttentionMaps("encoder", range(1, len(weights) + 1), weights, labels, labels)
 
 
 @pytest.mark.parametrize(("name", "shift"), [("previous", -1), ("same", 0), ("next", 1)])
 def test_heads_of_one_position(name, shift):
     # The rows without such a key attend elsewhere, and are not counted.
-    weights = np.eye(5)[(np.arange(5) + shift) % 5]
-    assert means(weights)[name] == 1 and means(weights)["entropy"] == 0
-
-
-def test_induction():
-    # Positions 1 to 3 are copied at 4 to 6; 4 should attend to 2, 5 to 3, and 6 to 4.
-    weights = np.zeros((7, 7))
-    weights[[4, 5], [2, 3]] = 1
-    assert induction_score(weights, start=1, block=3) == pytest.approx(2 / 3)
+    scores = head_statistics(np.eye(5)[(np.arange(5) + shift) % 5])
+    assert np.nanmean(scores[name]) == 1 and (scores["entropy"] == 0).all()
+    uniform = head_statistics(np.full((4, 4), 0.25))
+    assert np.nanmean(uniform[name]) == np.nanmean(uniform["first"]) == 0.25
+    assert np.mean(uniform["distance"]) == pytest.approx((6 + 4 + 4 + 6) / 16)
 
 
 def test_table_has_means_of_all_queries_and_the_induction_score():
@@ -50,10 +29,10 @@ def test_table_has_means_of_all_queries_and_the_induction_score():
     np.testing.assert_array_equal(first, second)
     assert {*first.tolist()} < {7, 8, 9} and end.tolist() == [2]
     repeated = np.zeros((1, 2, 5, 5))
-    repeated[0, 1, [2, 3], [1, 2]] = 1
+    repeated[0, 1, [2, 3], [1, 2]] = 1  # the tokens after the earlier copies of 2 and 3
     weights = np.stack([[np.full((2, 2), 0.5), np.eye(2)]])  # one layer, two heads
     more = np.stack([[np.full((4, 4), 0.25), np.eye(4)]])
-    passes = [Attended({"encoder": maps(each)}) for each in (weights, more)]
+    passes = [Attended({"encoder": maps(values)}) for values in (weights, more)]
     rows = heads_table(passes, block, Attended({"encoder": maps(repeated)}))
     assert [row["entropy"] for row in rows] == [(2 * 1 + 4 * 2) / 6, 0]
     assert [row["induction"] for row in rows] == [0, 1]

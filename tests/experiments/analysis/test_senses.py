@@ -3,7 +3,11 @@
 import numpy as np
 import pytest
 
-from experiments.analysis.senses import SenseVectors, neighbour_mean, sense_accuracy
+from experiments.analysis.senses import (
+    SenseVectors,
+    neighbour_mean,
+    sense_accuracy,
+)
 
 RANDOM = np.random.default_rng(0)
 
@@ -30,13 +34,6 @@ def test_neighbours_by_hand():
     assert neighbour_mean(vectors[:1], 0, 3) == 0
 
 
-def test_constant_vectors_predict_the_majority_sense():
-    constant = {"bank": RANDOM.normal(size=7), "bat": RANDOM.normal(size=7)}
-    train, test = (constructed(number, lambda word, _: constant[word]) for number in (160, 80))
-    scores = sense_accuracy(train, test)
-    assert scores == {"accuracy": pytest.approx(5 / 8), "majority": pytest.approx(5 / 8)}
-
-
 def test_vectors_with_a_sense_direction_predict_every_sense():
     """The sense is a small component beside noise, a different one for each word."""
 
@@ -48,9 +45,3 @@ def test_vectors_with_a_sense_direction_predict_every_sense():
 
     scores = sense_accuracy(constructed(400, vector), constructed(80, vector))
     assert scores == {"accuracy": 1, "majority": pytest.approx(5 / 8)}
-
-
-def test_word_with_one_sense_in_train():
-    train = SenseVectors(np.array(["pen"] * 2), np.array(["stylo"] * 2), np.ones((2, 3)))
-    test = SenseVectors(np.array(["pen"] * 2), np.array(["stylo", "enclos"]), np.ones((2, 3)))
-    assert sense_accuracy(train, test) == {"accuracy": 0.5, "majority": 0.5}
