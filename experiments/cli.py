@@ -348,8 +348,10 @@ def with_fields(
         tree = _with_parts(tree | ({"plugin": plugin} if plugin else {}), given)
     known = flat(tree)
     for name, text in given.items():
-        field = name.removeprefix("config.")
-        if name == field:
+        field = name.removeprefix("no").removeprefix("config.")
+        if text is None and isinstance(known.get(field), bool):
+            text = str(not name.startswith("no"))
+        if name == field or (name.startswith("no") and text != "False"):
             raise UsageError(f"unknown flag --{name}{_hint(name, known, others)}")
         if field not in known:
             hint = _hint(name, known, others)

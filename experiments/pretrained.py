@@ -107,7 +107,7 @@ def _load(folder: Path) -> tuple[Any, Any, dict[str, Any]]:
         from attention.weights import load, load_tokenizer
         from attention.weights.files import read_json
     except ModuleNotFoundError as error:
-        needs = 'reading weights needs an extra: pip install "attention[weights]"'
+        needs = 'reading weights needs an extra: pip install ".[weights]"'
         raise UsageError(needs) from error
     with as_usage_errors():
         try:

@@ -1,11 +1,11 @@
 """Denoising: the source is a document with noise, the target the document (Lewis et al. 2020).
 
 A document is two to four English sentences of the toy language in alphabetical order, so that their
-order can be restored after a permutation. The noise is that of the paper's best model: permuted
-sentences and infilled spans (section 2.2).
+order can be restored after a permutation. Each kind of noise (section 2.2 of the paper) is a
+function of (tokens, random, rate), and keeps at least one token.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -20,12 +20,26 @@ from experiments.data.sequences import generator
 from experiments.data.source import Source
 from experiments.data.tokenizers import Words
 from experiments.data.toy import ToySizes, load_pairs
+from experiments.errors import one_of
 from experiments.registry import dataset
 
 FEWEST, MOST = 2, 4  # sentences of a document
 BETWEEN = ";"  # separates the sentences of a document
 MASK = "<mask>"
 SPAN = 3  # tokens, the mean length of an infilled span
+
+
+def mask(tokens: Sequence[str], random: np.random.Generator, rate: float) -> list[str]:
+    """Replace each token by a mask, with probability `rate`."""
+    hidden = random.random(len(tokens)) < rate
+    return [MASK if hide else token for token, hide in zip(tokens, hidden, strict=True)]
+
+
+def delete(tokens: Sequence[str], random: np.random.Generator, rate: float) -> list[str]:
+    """Delete each token with probability `rate`, without a mark."""
+    kept = random.random(len(tokens)) >= rate
+    kept[random.integers(len(tokens))] |= not kept.any()
+    return [token for token, keep in zip(tokens, kept, strict=True) if keep]
 
 
 def infill(tokens: Sequence[str], random: np.random.Generator, rate: float) -> list[str]:
@@ -39,10 +53,10 @@ def infill(tokens: Sequence[str], random: np.random.Generator, rate: float) -> l
         spans.append(min(int(random.poisson(SPAN)), budget - sum(spans)))
     # Kept tokens and spans in a uniformly random order.
     items = np.array([*spans, *[-1] * (len(tokens) - budget)], int)
-    noised, position = [], 0
+    noised, place = [], 0
     for span in random.permutation(items):
-        noised.append(tokens[position] if span < 0 else MASK)
-        position += 1 if span < 0 else span
+        noised.append(tokens[place] if span < 0 else MASK)
+        place += 1 if span < 0 else span
     return noised
 
 
@@ -52,6 +66,11 @@ def permute(tokens: Sequence[str], random: np.random.Generator, rate: float) -> 
         return list(tokens)
     sentences = " ".join(tokens).split(f" {BETWEEN} ")
     return f" {BETWEEN} ".join(random.permutation(sentences).tolist()).split()
+
+
+NOISES: dict[str, Callable[..., list[str]]] = {
+    noise.__name__: noise for noise in (mask, delete, infill, permute)
+}
 
 
 def documents(sentences: Sequence[str], random: np.random.Generator) -> Iterator[str]:
@@ -75,9 +94,27 @@ def load(config: "DenoisingData", split: str, cache: Path) -> list[SentencePair]
     pairs = []
     for _ in range(config.passes if split == "train" else 1):
         for text in documents(sentences, random):
-            tokens = permute(text.split(), random, config.permute)
-            pairs.append(SentencePair(" ".join(infill(tokens, random, config.infill)), text))
+            tokens = text.split()
+            for noise in config.noise:
+                tokens = NOISES[noise](tokens, random, getattr(config.rates, noise))
+            pairs.append(SentencePair(" ".join(tokens), text))
     return pairs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rates:
+    """Rate of each kind of noise."""
+
+    permute: float = option(1.0, "share of documents whose sentences are permuted")
+    infill: float = option(0.2, "share of tokens in spans that one mask replaces")
+    mask: float = option(0.15, "probability of a mask in place of a token")
+    delete: float = option(0.1, "probability that a token is deleted")
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        for name, rate in as_tree(self).items():
+            if not 0 <= rate <= 1:
+                raise ValueError(f"{name} must be in [0, 1], got {rate}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,5 +135,11 @@ class DenoisingData(RandomData):
     name: str = "denoising"
     passes: int = option(3, "over the training sentences, with other noise in each", least=1)
     sizes: DenoisingSizes = field(default_factory=DenoisingSizes)
-    permute: float = option(1.0, "share of documents whose sentences are permuted", least=0)
-    infill: float = option(0.2, "share of tokens in spans that one mask replaces", least=0, below=1)
+    noise: tuple[str, ...] = option(("permute", "infill"), f"in this order: {', '.join(NOISES)}")
+    rates: Rates = field(default_factory=Rates)
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        super().__post_init__()
+        for name in self.noise:
+            one_of("noise", name, NOISES)

@@ -17,6 +17,7 @@ from experiments.config.parts import RandomData
 from experiments.data.examples import SentencePair
 from experiments.data.sequences import generator
 from experiments.data.source import Source
+from experiments.errors import one_of
 from experiments.files import read_lines
 from experiments.registry import dataset
 
@@ -79,11 +80,20 @@ class ScanData(RandomData):
 
     name: str = "scan"
     path: str = option("data/scan", "folder of the files")
-    split: str = option(
-        "simple", "simple, or length: long commands are tested", among=("simple", "length")
-    )
+    split: str = option("simple", "simple, or length: long commands are tested")
     cutoff: int = option(22, "split=length: most actions of a command that is not tested", least=1)
     validation: int = option(500, "commands of the validation split, drawn at random", least=1)
     validation_from: int = option(
-        0, "fewest actions of a validation command, instead of drawing; 0: draw", least=0
+        0, "split=length: fewest actions of a validation command, instead of drawing; 0: draw"
     )
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        super().__post_init__()
+        one_of("split", self.split, ("simple", "length"))
+        most = self.cutoff if self.split == "length" else 0
+        if not 0 <= self.validation_from <= most:
+            raise ValueError(
+                f"validation_from must be from 0 to {most}, the cutoff with split=length, "
+                f"got {self.validation_from}"
+            )

@@ -1,6 +1,6 @@
 """Random sequences: copy, the task of the Sockeye tutorial, and reverse, that of JoeyNMT's.
 
-Copy: the target is the source, 10 to 30 digits. Reverse: the target is the source from its end
+Copy: the target is the source, a sequence of digits. Reverse: the target is the source from its end
 to its beginning, a sequence of integers below 50, up to 25 of them in training, up to 30 in
 validation and test, and both halves of the test separately: `in_range`, as long as in training, and
 `longer`.
@@ -21,7 +21,7 @@ from experiments.data.source import Source
 from experiments.data.tokenizers import Words
 from experiments.registry import dataset
 
-DIGITS, NUMBERS = 10, 50  # symbols of copy and of reverse
+DIGITS = 10
 
 
 def generator(seed: int, split: str) -> np.random.Generator:
@@ -41,8 +41,9 @@ def sequences(
 def load_copy(config: "CopyData", split: str, _: Path) -> list[SentencePair]:
     """Draw a split."""
     random, number = generator(config.seed, split), getattr(config.sizes, split)
-    drawn = sequences(random, number, shortest=10, longest=30, symbols=DIGITS)
-    return [SentencePair(" ".join(line), " ".join(line)) for line in drawn]
+    lengths = {"shortest": config.shortest, "longest": config.longest}
+    lines = map(" ".join, sequences(random, number, symbols=DIGITS, **lengths))
+    return [SentencePair(line, line) for line in lines]
 
 
 def load_reverse(config: "ReverseData", split: str, _: Path) -> list[SentencePair]:
@@ -53,7 +54,7 @@ def load_reverse(config: "ReverseData", split: str, _: Path) -> list[SentencePai
         getattr(config.sizes, split),
         shortest=config.longest_train + 1 if split == "longer" else 1,
         longest=config.longest_train if is_in_range else config.longest_test,
-        symbols=NUMBERS,
+        symbols=config.numbers,
     )
     return [SentencePair(" ".join(line), " ".join(reversed(line))) for line in drawn]
 
@@ -65,11 +66,14 @@ class CopyData(RandomData):
 
     is_shared: ClassVar[bool] = True
     name: str = "copy"
+    shortest: int = option(10, "digits of the shortest sequence", least=1)
+    longest: int = option(30, "digits of the longest sequence")
     sizes: Sizes = field(default_factory=Sizes)
 
     def __post_init__(self) -> None:
         """Check the fields."""
         super().__post_init__()
+        check_number("longest", self.longest, at_least=self.shortest)
         check_number("sizes.train", self.sizes.train, at_least=TRAIN_PER_SYMBOL * DIGITS)
 
 
@@ -77,7 +81,7 @@ class CopyData(RandomData):
 class ReverseSizes(Sizes):
     """Sequences of each split."""
 
-    train: int = option(50_000, least=TRAIN_PER_SYMBOL * NUMBERS)
+    train: int = option(50_000, least=1)
     in_range: int = option(1_000, least=1)
     longer: int = option(500, least=1)
 
@@ -92,6 +96,7 @@ class ReverseData(RandomData):
 
     is_shared: ClassVar[bool] = True
     name: str = "reverse"
+    numbers: int = option(50, "different integers", least=1)
     longest_train: int = option(25, "integers of the longest training sequence", least=1)
     longest_test: int = option(30, "integers of the longest test sequence")
     sizes: ReverseSizes = field(default_factory=ReverseSizes)
@@ -100,3 +105,4 @@ class ReverseData(RandomData):
         """Check the fields."""
         super().__post_init__()
         check_number("longest_test", self.longest_test, at_least=self.longest_train + 1)
+        check_number("sizes.train", self.sizes.train, at_least=TRAIN_PER_SYMBOL * self.numbers)

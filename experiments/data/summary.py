@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
+from attention.modules.numbers import check_number
 from experiments.config.build import option
 from experiments.config.parts import SMALLEST_TRAIN, RandomData, Sizes
 from experiments.data.examples import SentencePair
@@ -38,20 +39,37 @@ CIRCUMSTANCES = (
     *("in the garden", "at the market", "by the river", "near the school"),
     *("before breakfast", "at noon", "after work", "in the evening"),
 )
-CAST, DEEDS = 3, 6  # persons and actions of a document
-SHORTEST, LONGEST = 3, 5  # sentences of a document
+CAST, DEEDS = 3, 6  # of a document
 
 
-def _draw_document(random: Random) -> SentencePair:
+class Sentence(NamedTuple):
+    """A person, an action, and a place or time, which may be empty."""
+
+    person: str
+    deed: str
+    circumstance: str
+
+
+def main_person(sentences: Sequence[Sentence]) -> str | None:
+    """Return the person who acts in more sentences than any other, if there is one."""
+    (person, most), *others = Counter(sentence.person for sentence in sentences).most_common()
+    return person if all(number < most for _, number in others) else None
+
+
+def deeds_of(person: str, sentences: Sequence[Sentence]) -> list[str]:
+    """Return the actions of a person in their order, each once."""
+    return [*dict.fromkeys(sentence.deed for sentence in sentences if sentence.person == person)]
+
+
+def _draw_document(random: Random, shortest: int, longest: int) -> SentencePair:
     """Draw documents until one has a main person with at least two actions."""
     while True:
         cast = random.sample(PERSONS, CAST)
         deeds = [_draw_deed(random, cast) for _ in range(DEEDS)]
-        number = random.randint(SHORTEST, LONGEST)
+        number = random.randint(shortest, longest)
         sentences = [_draw_sentence(random, cast, deeds) for _ in range(number)]
-        (person, most), *others = Counter(who for who, *_ in sentences).most_common()
-        told = [*dict.fromkeys(deed for who, deed, _ in sentences if who == person)]
-        if len(told) > 1 and all(number < most for _, number in others):
+        person = main_person(sentences)
+        if person and len(told := deeds_of(person, sentences)) > 1:
             summary = f"{person} {' , '.join(told[:-1])} and {told[-1]}"
             return SentencePair(" ; ".join(" ".join(filter(None, s)) for s in sentences), summary)
 
@@ -62,18 +80,17 @@ def _draw_deed(random: Random, cast: Sequence[str]) -> str:
     return f"{verb} {random.choice(objects)}".strip()
 
 
-def _draw_sentence(random: Random, cast: Sequence[str], deeds: Sequence[str]) -> tuple[str, ...]:
-    """Draw a person, an action, and a place or time, which may be empty."""
+def _draw_sentence(random: Random, cast: Sequence[str], deeds: Sequence[str]) -> Sentence:
     person = random.choice(cast)
     deed = random.choice([deed for deed in deeds if person not in deed] or ALONE)
     circumstance = random.choice(CIRCUMSTANCES) if random.random() < 0.5 else ""
-    return person, deed, circumstance
+    return Sentence(person, deed, circumstance)
 
 
 def load(config: "SummaryData", split: str, _: Path) -> list[SentencePair]:
     """Draw a split."""
     random, number = Random(f"{config.seed} {split}"), getattr(config.sizes, split)
-    return [_draw_document(random) for _ in range(number)]
+    return [_draw_document(random, config.shortest, config.longest) for _ in range(number)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,4 +107,11 @@ class SummaryData(RandomData):
 
     is_shared: ClassVar[bool] = True
     name: str = "summary"
+    shortest: int = option(3, "sentences of the shortest document", least=2)
+    longest: int = option(5, "sentences of the longest document")
     sizes: SummarySizes = field(default_factory=SummarySizes)
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        super().__post_init__()
+        check_number("longest", self.longest, at_least=self.shortest)

@@ -14,4 +14,4 @@ def test_data_is_stored_and_no_run_is_made(run_command, place):
 def test_beam_needs_an_extra(run_command, monkeypatch):
     monkeypatch.setattr(prepare, "find_spec", lambda name: None)
     status, _, error = run_command("--mode=prepare", "--beam=--runner=DirectRunner", *TINY)
-    assert status == 2 and 'pip install "attention[prepare]"' in error
+    assert status == 2 and 'pip install ".[prepare]"' in error
