@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from experiments.data.examples import SentencePair
-from experiments.data.tokenizers import tokenize
+from experiments.data.tokenizers import SentencePair, tokenize
 from experiments.data.toy_language.lexicon import SENSES, english_plural, french_plural
 from experiments.errors import UsageError
 

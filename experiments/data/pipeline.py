@@ -14,7 +14,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import Any, Generic, NamedTuple, Protocol, TypeGuard, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -61,28 +61,19 @@ class Rows(NamedTuple, Generic[AnyBatch]):
 
 
 class Batches(ABC, Generic[AnyBatch]):
-    """Batches by number; a subclass that overrides `__getitem__` is read by whole batches."""
+    """Batches by number, of which each process reads its rows alone."""
 
     @abstractmethod
     def rows(self, number: int) -> Rows[AnyBatch]:
-        """Return the rows of a batch; no example is read."""
+        """Return the rows of a batch; no example is read.
+
+        Of batches with a length, it raises an IndexError for a number from that on.
+        """
 
     def __getitem__(self, number: int) -> AnyBatch:
         """The whole batch."""
         rows = self.rows(number)
         return rows.read(slice(0, rows.number))
-
-
-class FiniteBatches(Batches[AnyBatch]):
-    """Batches that end: `rows` raises an IndexError for a number from their length on."""
-
-    @abstractmethod
-    def __len__(self) -> int: ...
-
-
-def reads_rows(batches: object) -> TypeGuard[Batches]:
-    """Return whether rows of batches are read alone: `__getitem__` must be that of `Batches`."""
-    return isinstance(batches, Batches) and type(batches).__getitem__ is Batches.__getitem__
 
 
 class Examples(Protocol):
@@ -137,8 +128,7 @@ class Buckets(Generic[AnyBatch]):
         bucket = np.searchsorted(self._lengths, lengths.max(axis=1))
         groups = []
         for number, batches in enumerate(capacity):
-            size = self._tokens // self._lengths[number]
-            members = np.flatnonzero(bucket == number)
+            size, members = self._tokens // self._lengths[number], np.flatnonzero(bucket == number)
             groups += [members[i * size : (i + 1) * size] for i in range(batches)]
         return groups
 
@@ -259,7 +249,7 @@ class ShuffledBatches(Batches[AnyBatch]):
         self.epoch = Epoch(steps, examples=len(lengths), tokens=int(lengths[:, -1].sum()))
 
     def rows(self, step: int) -> Rows[AnyBatch]:
-        """The rows of the batch of a training step, counted from 0."""
+        """As in `Batches`."""
         return self._layout.rows([(examples, group) for _, examples, group in self._groups(step)])
 
     def members(self, step: int) -> np.ndarray:
@@ -305,7 +295,7 @@ class _Subset:
         return self._examples[self._members[number]]
 
 
-class SortedBatches(FiniteBatches[AnyBatch]):
+class SortedBatches(Batches[AnyBatch]):
     """Batches that contain every example once, in a fixed order.
 
     Shorter examples come first, as it is the longest of a batch that decides its time.
@@ -326,12 +316,77 @@ class SortedBatches(FiniteBatches[AnyBatch]):
         return len(self._groups)
 
     def rows(self, number: int) -> Rows[AnyBatch]:
-        """The rows of a batch."""
+        """As in `Batches`."""
         return self._layout.rows([(self._examples, group) for group in self._groups[number]])
 
     def members(self, number: int) -> np.ndarray:
         """Numbers of the examples in a batch, row after row."""
         return np.concatenate(self._groups[number])
+
+
+class TextBatch(NamedTuple):
+    """Windows of a text, all `[B, T]`.
+
+    Attributes:
+        inputs: ids.
+        labels: ids of the next tokens.
+        counted: bool, the labels that a loss counts.
+    """
+
+    inputs: np.ndarray
+    labels: np.ndarray
+    counted: np.ndarray
+
+    @classmethod
+    def at(cls, ids: np.ndarray, begins: np.ndarray, context: int) -> "TextBatch":
+        """Return windows of `context` ids that begin at `[B]` indices, or end with the text.
+
+        Labels before `begins` are not counted.
+        """
+        starts = np.minimum(begins, len(ids) - 1 - context)
+        index = starts[:, None] + np.arange(context)
+        return cls(ids[index], ids[index + 1], index >= begins[:, None])
+
+
+class RandomWindows(Batches[TextBatch]):
+    """The batch of each training step, random windows: a pure function of (seed, step)."""
+
+    padding = 0.0
+
+    def __init__(self, ids: np.ndarray, *, context: int, size: int, seed: int) -> None:
+        """Take more than T ids of a text, `context` T, and `size` B."""
+        self._ids, self._context, self._size, self._seed = ids, context, size, seed
+        windows = -(-(len(ids) - 1) // context)
+        self.epoch = Epoch(-(-windows // size), examples=windows, tokens=len(ids) - 1)
+
+    def rows(self, step: int) -> Rows[TextBatch]:
+        """As in `Batches`."""
+        random = np.random.default_rng((self._seed, step))
+        starts = random.integers(len(self._ids) - self._context, size=self._size)
+        return Rows(self._size, lambda part: TextBatch.at(self._ids, starts[part], self._context))
+
+
+class FixedWindows(Batches[TextBatch]):
+    """Batches of one shape that count every label of a text once: all ids but the first.
+
+    Windows follow one another. The last one ends with the text and counts only labels that are not
+    in the window before; it is repeated to fill the last batch, and counts nothing there.
+    """
+
+    def __init__(self, ids: np.ndarray, *, context: int, size: int) -> None:
+        """Choose the windows; arguments as of `RandomWindows`."""
+        self._ids, self._context = ids, context
+        begins = np.arange(0, len(ids) - 1, context)
+        begins = np.append(begins, np.full(-len(begins) % size, len(ids)))
+        self._begins = begins.reshape(-1, size)
+
+    def __len__(self) -> int:
+        return len(self._begins)
+
+    def rows(self, number: int) -> Rows[TextBatch]:
+        """As in `Batches`."""
+        begins = self._begins[number]
+        return Rows(len(begins), lambda part: TextBatch.at(self._ids, begins[part], self._context))
 
 
 def _checked_lengths(examples: Examples, layout: Any, use: str) -> np.ndarray:  # noqa: ANN401 - any layout

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 
 from experiments.config.build import as_tree, option
 from experiments.config.data import RandomData, Sizes
-from experiments.data.examples import SentencePair
 from experiments.data.source import Source
+from experiments.data.tokenizers import SentencePair
 from experiments.registry import dataset
 
 # Two kinds of opinions, negations and words in the same places that do not negate, parts of a

@@ -16,11 +16,10 @@ from typing import ClassVar
 from experiments.config.build import option
 from experiments.config.data import RandomData
 from experiments.data.corpora import name_of_files
-from experiments.data.examples import SentencePair
 from experiments.data.sequences import generator
 from experiments.data.source import Source
 from experiments.data.subwords import Subwords
-from experiments.data.tokenizers import Characters
+from experiments.data.tokenizers import Characters, SentencePair
 from experiments.data.toy import ToyTranslation
 from experiments.data.toy_language.corpus import sample
 from experiments.registry import dataset

@@ -17,9 +17,8 @@ import tensorflow_datasets as tfds
 from absl import logging
 
 from experiments.config.data import RandomData
-from experiments.data.examples import SentencePair
 from experiments.data.source import Source
-from experiments.data.tokenizers import WORDS, Words
+from experiments.data.tokenizers import WORDS, SentencePair, Words
 from experiments.data.toy_language.corpus import ToySizes, corpus
 from experiments.registry import dataset
 

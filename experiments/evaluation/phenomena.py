@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 
 from experiments.analysis.senses import occurrences
-from experiments.data.examples import SentencePair
-from experiments.data.tokenizers import tokenize
+from experiments.data.tokenizers import SentencePair, tokenize
 from experiments.data.toy_language.lexicon import ADJECTIVE
 
 

@@ -15,9 +15,8 @@ from experiments.config import Config
 from experiments.config.data import ExampleBatchPart
 from experiments.config.model import ClassifierModel
 from experiments.config.train import LabelTrainPart
-from experiments.data.examples import EncodedPair
 from experiments.data.pipeline import Buckets, ShuffledBatches, SortedBatches
-from experiments.data.tokenizers import PAD, SPECIALS, WHOLE, Tokenizers, Words
+from experiments.data.tokenizers import PAD, SPECIALS, WHOLE, EncodedPair, Tokenizers, Words
 from experiments.learner import TrainState
 from experiments.losses import TokenLosses
 from experiments.registry import DATASETS, TaskParts, task

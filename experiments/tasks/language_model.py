@@ -16,8 +16,14 @@ from experiments.config.data import TextBatchPart
 from experiments.config.model import DecoderModel, SamplingPart
 from experiments.config.train import LabelTrainPart
 from experiments.data.packing import PackedBatch
-from experiments.data.pipeline import PackedRows, ShuffledBatches, SortedBatches
-from experiments.data.text_windows import FixedWindows, RandomWindows, TextBatch
+from experiments.data.pipeline import (
+    FixedWindows,
+    PackedRows,
+    RandomWindows,
+    ShuffledBatches,
+    SortedBatches,
+    TextBatch,
+)
 from experiments.data.tokenizers import BOS
 from experiments.errors import UsageError
 from experiments.experts import make_layer

@@ -20,12 +20,19 @@ from experiments.config import Config
 from experiments.config.data import PairBatchPart
 from experiments.config.model import EncoderDecoderModel, RecurrentModel, SearchPart
 from experiments.config.train import LabelTrainPart
-from experiments.data.examples import EncodedExamples, EncodedPair
 from experiments.data.packing import Batch, PackedPairs, row_lengths
 from experiments.data.pipeline import Buckets, PackedRows, ShuffledBatches, SortedBatches
 from experiments.data.source import Splits
 from experiments.data.subwords import PairDropout
-from experiments.data.tokenizers import BOS, EOS, PAD, SPECIALS, Tokenizers
+from experiments.data.tokenizers import (
+    BOS,
+    EOS,
+    PAD,
+    SPECIALS,
+    EncodedExamples,
+    EncodedPair,
+    Tokenizers,
+)
 from experiments.errors import UsageError
 from experiments.evaluation.phenomena import by_phenomenon
 from experiments.learner import TrainState

@@ -105,7 +105,7 @@ def test_finished_run_is_evaluated_and_not_trained(place, run_command):
 def test_stopped_run_continues_to_the_bit(place, run_command, monkeypatch):
     """A signal in step 15, and one in the evaluation of step 16."""
     with monkeypatch.context() as patch:
-        _signal_in(patch, ShuffledBatches, "__getitem__", lambda _, step: step == 14)
+        _signal_in(patch, ShuffledBatches, "rows", lambda _, step: step == 14)
         status, _, error = run_command(*TINY, workdir="stopped")
         assert (status, error.splitlines()[-1]) == (
             0,

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from experiments.config.train import TrainPart, with_steps
-from experiments.data.examples import EncodedExamples, EncodedPair
-from experiments.data.pipeline import Buckets, Epoch, PackedRows, ShuffledBatches
-from experiments.data.text_windows import RandomWindows
+from experiments.data.pipeline import Buckets, Epoch, PackedRows, RandomWindows, ShuffledBatches
+from experiments.data.tokenizers import EncodedExamples, EncodedPair
 from experiments.errors import UsageError
 
 EPOCH = Epoch(steps=7, examples=60, tokens=1000)

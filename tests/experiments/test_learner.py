@@ -12,13 +12,13 @@ from configs import char_lm, digits, toy_translation
 from experiments import learner
 from experiments.checkpoint import digests
 from experiments.config import Config
-from experiments.data.examples import EncodedPair
 from experiments.data.packing import pad_batch
-from experiments.data.text_windows import TextBatch
+from experiments.data.pipeline import TextBatch
 from experiments.data.tokenizers import (
     SPACED,
     SPECIALS,
     CharacterTokenizer,
+    EncodedPair,
     Tokenizers,
     Vocabulary,
     WordTokenizer,

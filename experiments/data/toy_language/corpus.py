@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from experiments.config.build import option
 from experiments.config.data import SMALLEST_TRAIN, Sizes
-from experiments.data.examples import SentencePair
-from experiments.data.tokenizers import tokenize
+from experiments.data.tokenizers import SentencePair, tokenize
 from experiments.data.toy_language.sentences import Derivation, derive
 
 SHORTEST, LONGEST, LONGEST_OF_ALL = 3, 20, 32

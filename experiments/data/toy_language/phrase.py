@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from experiments.data.examples import SentencePair
+from experiments.data.tokenizers import SentencePair
 from experiments.data.toy_language.lexicon import starts_with_vowel
 
 # Word → its form before a vowel.

@@ -7,9 +7,17 @@ import pytest
 from configs import digits, packed_lm, toy_translation
 from experiments.analysis.collect import Collector, Example
 from experiments.config import Config
-from experiments.data.examples import EncodedPair, SentencePair
 from experiments.data.packing import pad_batch
-from experiments.data.tokenizers import BOS, SPECIALS, WORDS, Tokenizers, Vocabulary, WordTokenizer
+from experiments.data.tokenizers import (
+    BOS,
+    SPECIALS,
+    WORDS,
+    EncodedPair,
+    SentencePair,
+    Tokenizers,
+    Vocabulary,
+    WordTokenizer,
+)
 from experiments.tasks.classification import Classification
 from experiments.tasks.language_model import CONTINUED, LanguageModeling
 from experiments.tasks.text_generator import TextGenerator

@@ -10,7 +10,7 @@ from experiments.analysis.senses import (
     occurrences,
     sense_accuracy,
 )
-from experiments.data.examples import SentencePair
+from experiments.data.tokenizers import SentencePair
 from experiments.data.toy_language.corpus import sample
 from experiments.data.toy_language.lexicon import SENSES
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from experiments.data.examples import EncodedExamples, EncodedPair
 from experiments.data.masking import MaskedBatches, Masking
 from experiments.data.pipeline import Buckets
+from experiments.data.tokenizers import EncodedExamples, EncodedPair
 
 VOCAB_SIZE = 503  # three special tokens; the size is the id of a gap
 

@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attention.modules import EncoderDecoder, TransformerConfig
-from experiments.data.examples import EncodedPair
 from experiments.data.packing import pack, pack_batch, pad_batch, row_lengths
 from experiments.data.pipeline import PackedRows, Rows, ShuffledBatches
-from experiments.data.tokenizers import BOS, EOS, PAD
+from experiments.data.tokenizers import BOS, EOS, PAD, EncodedPair
 from experiments.tasks.translation import pair_features
 from tests.attention.modules.inputs import filled
 

@@ -9,21 +9,21 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.data.examples import EncodedExamples, EncodedPair
 from experiments.data.masking import FixedMasks, MaskedBatches, Masking
 from experiments.data.pipeline import (
     Batches,
     Buckets,
     FiniteBatches,
+    FixedWindows,
     PackedRows,
+    RandomWindows,
     ShuffledBatches,
     SortedBatches,
     permuted,
     reads_rows,
 )
 from experiments.data.skip_grams import SkipGramBatches
-from experiments.data.text_windows import FixedWindows, RandomWindows
-from experiments.data.tokenizers import EOS, PAD
+from experiments.data.tokenizers import EOS, PAD, EncodedExamples, EncodedPair
 from experiments.errors import UsageError
 
 BUCKETS, PACKED = Buckets((5, 11, 18), 36), PackedRows((23, 19), 92)

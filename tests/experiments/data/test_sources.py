@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from experiments.data.digits import DigitsData
-from experiments.data.examples import SentencePair
 from experiments.data.source import Splits
+from experiments.data.tokenizers import SentencePair
 from experiments.errors import UsageError
 from experiments.registry import DATASETS
 from tests.experiments.data.corpora import changed, data_part, learn, load_split

@@ -10,12 +10,19 @@ import pytest
 
 from configs import multi30k
 from experiments.config import Config
-from experiments.data import store
-from experiments.data.examples import EncodedPair, SentencePair, fingerprint
-from experiments.data.source import Source, Splits
-from experiments.data.store import TextStore, store_ids, store_text
+from experiments.data import source as store
+from experiments.data.source import Source, Splits, TextStore, store_ids, store_text
 from experiments.data.subwords import SubwordTokenizer
-from experiments.data.tokenizers import SPACED, SPECIALS, Tokenizers, Vocabulary, WordTokenizer
+from experiments.data.tokenizers import (
+    SPACED,
+    SPECIALS,
+    EncodedPair,
+    SentencePair,
+    Tokenizers,
+    Vocabulary,
+    WordTokenizer,
+    fingerprint,
+)
 from experiments.errors import UsageError
 from experiments.files import PART
 from experiments.prepare import beam_map

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from configs import multi30k
 from experiments.config import Config
 from experiments.config.data import SUBWORDS, TextPart
-from experiments.data.examples import SentencePair
-from experiments.data.source import Splits
-from experiments.data.store import store_text
+from experiments.data.source import Splits, store_text
 from experiments.data.subwords import PairDropout, SubwordDropout, Subwords
+from experiments.data.tokenizers import SentencePair
 from experiments.errors import UsageError
 from experiments.tasks.translation import Translation
 from tests.experiments.data.corpora import learn

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.data.examples import SentencePair
-from experiments.data.store import store_text
+from experiments.data.source import store_text
 from experiments.data.tokenizers import (
     BOS,
     EOS,
@@ -17,6 +16,7 @@ from experiments.data.tokenizers import (
     WORDS,
     Characters,
     CharacterTokenizer,
+    SentencePair,
     Vocabulary,
     Words,
     WordTokenizer,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.data.examples import SentencePair
+from experiments.data.tokenizers import SentencePair
 from experiments.evaluation.phenomena import by_phenomenon, phenomena
 
 PLAIN = SentencePair("the king sleeps", "le roi dort", "0-0 1-1 2-2")
