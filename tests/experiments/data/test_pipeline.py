@@ -111,9 +111,12 @@ def test_sorted_batches_contain_every_pair_once_with_its_number():
 @pytest.mark.parametrize(
     ("layout", "sentence"),
     [
-        (Buckets((5, 17), 36), "an example needs 18 positions, and the longest bucket has 17"),
+        (
+            Buckets((5, 17), 36),
+            "an example needs 18 positions, and a row has 17: raise model.max_length",
+        ),
         (Buckets((5, 18), 17), "a batch of 17 tokens has no room for a row of 18: raise batch"),
-        (PackedRows((20, 8), 40), "needs 10 positions, and a packed row has 8: raise batch.row_"),
+        (PackedRows((20, 8), 40), "positions, and a row has 8: raise batch.row_length"),
         (PackedRows((20, 20), 19), "a batch of 19 tokens has no room for a row of 20"),
     ],
 )
