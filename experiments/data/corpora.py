@@ -130,30 +130,27 @@ def name_of_files(files: Iterable[Path], *options: object) -> str:
     return repr([*options, *((str(path), at.st_size, at.st_mtime_ns) for path, at in stats)])
 
 
-def find_files(stem: Path, forms: Sequence[Sequence[str]], hint: str = "") -> list[Path]:
-    """Return the files of the only form of a text that is there, each plain or compressed.
+def find_files(stem: Path, forms: Sequence[Sequence[str]], hint: str = "") -> Sequence[Path]:
+    """Return the files of the first form of a text that is there, each plain or compressed.
 
     Their names begin with `stem`; `forms` contains the ends of their names in each form.
 
     Raises:
-        ValueError: no such files, or several forms.
+        ValueError: no such files.
     """
 
     def present(end: str) -> list[Path]:
         paths = (Path(f"{stem}{end}{more}") for more in ("", COMPRESSED))
         return [path for path in paths if path.is_file()]
 
-    complete = [paths for form in forms for paths in product(*map(present, form))]
-    if len(complete) > 1:
-        several = " and ".join(dict.fromkeys(str(path) for paths in complete for path in paths))
-        raise ValueError(f"{stem} is there more than once, in {several}: leave one form")
-    if not complete:
-        names = " and no ".join(" and ".join(f"{stem}{end}" for end in form) for form in forms)
-        raise ValueError(f"data.path has no {names}, plain or as {COMPRESSED}{hint}")
-    return [*complete[0]]
+    for form in forms:
+        for paths in product(*map(present, form)):
+            return paths
+    names = " and no ".join(" and ".join(f"{stem}{end}" for end in form) for form in forms)
+    raise ValueError(f"data.path has no {names}, plain or as {COMPRESSED}{hint}")
 
 
-def find_split(config: CorpusData, split: str, forms: Sequence[Sequence[str]]) -> list[Path]:
+def find_split(config: CorpusData, split: str, forms: Sequence[Sequence[str]]) -> Sequence[Path]:
     """Return the files of a split in the folder `config.path`, as `find_files`."""
     if not config.path:
         raise ValueError(f"data.name={config.name} needs a folder: --config.data.path=FOLDER")

@@ -2,7 +2,6 @@
 
 import functools
 import math
-import tracemalloc
 
 import chex
 import jax
@@ -77,23 +76,6 @@ def test_batch_depends_on_seed_and_step_alone(layout):
     steps = math.ceil(ShuffledBatches(Pairs(), layout, seed=0).epoch.steps)
     straight = order(0, range(2 * steps))
     assert [straight[i] for i in range(steps)] != [straight[steps + i] for i in range(steps)]
-
-
-def test_block_takes_bounded_memory():
-    """Of a million examples, in a memory map, some megabytes are in memory."""
-
-    class Many:
-        lengths = np.random.default_rng(0).integers(3, 40, (1_000_000, 2), np.int32)
-
-        def __getitem__(self, number):
-            return EncodedPair([number] * (self.lengths[number, 0] - 1), [7])
-
-    batches = ShuffledBatches(Many(), PackedRows((64, 64), 64 * 16), seed=0, block=8_192)
-    tracemalloc.start()
-    for step in (0, 12_345, 50_000_000):
-        batches[step]
-    assert tracemalloc.get_traced_memory()[1] < 10e6
-    tracemalloc.stop()
 
 
 def test_sorted_batches_contain_every_pair_once_with_its_number():
@@ -195,20 +177,16 @@ def test_fixed_windows_count_every_label_once(length):
 SEED = np.random.SeedSequence((3, 1))
 
 
-@pytest.mark.parametrize("number", [1, 2, 3, 5, 16, 17, 1_000])
-def test_permutation_contains_each_number_once(number):
+@pytest.mark.parametrize("number", [1, 2, 3, 16, 17, 100_000])
+def test_permutation_contains_each_number_once_in_random_order(number):
     whole = permuted(np.arange(number), number, SEED)
     assert sorted(whole) == [*range(number)]
     np.testing.assert_array_equal(permuted(np.arange(1, number), number, SEED), whole[1:])
-
-
-def test_permutations_of_other_seeds_and_neighbours_are_independent():
-    number = 100_000
-    first = permuted(np.arange(number), number, SEED)
-    other = permuted(np.arange(number), number, np.random.SeedSequence((3, 2)))
-    pairs = [(first, np.arange(number)), (first, other), (first[1:], first[:-1])]
-    deviation = number**-0.5  # of the correlation of independent orders
-    assert all(abs(np.corrcoef(*pair)[0, 1]) < 4 * deviation for pair in pairs)
+    if number == 100_000:
+        other = permuted(np.arange(number), number, np.random.SeedSequence((3, 2)))
+        pairs = [(whole, np.arange(number)), (whole, other), (whole[1:], whole[:-1])]
+        deviation = number**-0.5  # of the correlation of independent orders
+        assert all(abs(np.corrcoef(*pair)[0, 1]) < 4 * deviation for pair in pairs)
 
 
 def test_shares_of_masked_random_and_kept_words():

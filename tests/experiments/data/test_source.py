@@ -105,17 +105,6 @@ def test_beam_computes_the_same_ids(tmp_path, monkeypatch):
     assert results[0] == results[1] and len(results[0]) == 3
 
 
-def prepared(pairs, cache, split="train", faults="refuse", **batch):
-    changed = multi30k.get_config("tiny")
-    changed.model.max_length = 6
-    changed.data.faults = faults
-    changed.batch.update({"bucket_lengths": (6,), "packed": False} | batch)
-    changed = Config.read(changed.to_dict())
-    splits = Splits(changed.data, cache)
-    splits[split] = store_text(cache, lambda: pairs)
-    return Translation(changed, BOTH, splits)
-
-
 def test_a_second_run_reads_no_text(tmp_path, monkeypatch):
     config = Config.read(multi30k.get_config("tiny").to_dict())
     before = Translation.prepare(config, tmp_path)
@@ -128,29 +117,23 @@ def test_a_second_run_reads_no_text(tmp_path, monkeypatch):
     chex.assert_trees_all_equal(task.training_batches()[0], first)
 
 
-def test_the_longest_pair_is_named_with_what_can_be_done(tmp_path):
-    words = (
-        "the train split needs 7 positions, for 'a b a a b a': raise model.max_length=6, or leave"
-    )
-    with pytest.raises(UsageError, match=words):
-        prepared([*SHORT, LONGER, LONG], tmp_path).ids("train")
+@pytest.mark.parametrize(("row_length", "kept"), [(0, [*SHORT, LONG]), (5, SHORT)])
+def test_long_pairs_raise_or_are_dropped_with_a_message(row_length, kept, tmp_path, capsys):
+    def task_of(split, faults):
+        tree = multi30k.get_config("tiny").to_dict()
+        tree["model"]["max_length"], tree["data"]["faults"] = 6, faults
+        tree["batch"] |= {"bucket_lengths": (6,), "packed": True, "row_length": row_length}
+        config = Config.read(tree)
+        splits = Splits(config.data, tmp_path)
+        splits[split] = store_text(tmp_path, lambda: [LONGER, *SHORT, LONG])
+        return Translation(config, BOTH, splits)
+
+    with pytest.raises(UsageError, match=r"the train .* 7 positions, for 'a b a a b a': raise mod"):
+        task_of("train", "refuse").ids("train")
     with pytest.raises(UsageError, match=r"the test split needs 7 .*: raise model.max_length=6$"):
-        prepared([*SHORT, LONGER], tmp_path, "test", "drop").ids("test")
-
-
-@pytest.mark.parametrize(
-    ("changes", "kept", "told"),
-    [
-        ({"packed": False}, [*SHORT, LONG], "train: 1 of 4 pairs left out: more than 6"),
-        ({"packed": True, "row_length": 5}, SHORT, "2 of 4 pairs left out"),
-    ],
-)
-def test_pairs_that_may_be_dropped_are_counted(changes, kept, told, tmp_path, capsys):
-    task = prepared([LONGER, *SHORT, LONG], tmp_path, faults="drop", **changes)
+        task_of("test", "drop").ids("test")
+    task = task_of("train", "drop")
     assert [*task.examples("train")] == kept
-    assert [EncodedPair(*map(list, pair)) for pair in task.ids("train")] == [
-        *map(BOTH.encode, kept)
-    ]
-    assert told in capsys.readouterr().err
-    assert [*prepared(SHORT, tmp_path, faults="drop", **changes).examples("train")] == SHORT
-    assert capsys.readouterr().err == ""
+    ids = [EncodedPair(*map(list, pair)) for pair in task.ids("train")]
+    assert ids == [*map(BOTH.encode, kept)]
+    assert f"train: {4 - len(kept)} of 4 pairs left out" in capsys.readouterr().err
