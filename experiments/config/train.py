@@ -8,7 +8,7 @@ from typing import Self, TypeVar
 
 from experiments.config.build import Part, option
 from experiments.data.pipeline import Epoch
-from experiments.errors import as_usage_errors, one_of
+from experiments.errors import one_of
 from experiments.registry import EVALUATORS, LOSSES, METRICS
 
 SCHEDULES = ("constant", "linear", "cosine", "inverse_sqrt")
@@ -145,16 +145,11 @@ def with_steps(train: AnyTrainPart, epoch: Callable[[], Epoch]) -> AnyTrainPart:
     Args:
         train: of a config; returned as it is without a duration.
         epoch: counts the data; called only for a duration.
-
-    Raises:
-        UsageError: the warm-up is longer.
     """
     if not train.duration:
         return train
     (number, unit), data = parse_duration(train.duration), epoch()
     in_an_epoch = {"epochs": 1, **data._asdict()}[unit]
     steps = math.ceil(number * data.steps / in_an_epoch)  # exact, as these are fractions
-    with as_usage_errors(f"train.duration={train.duration!r}: train."):
-        resolved = replace(train, steps=steps, duration="")
     print(f"{train.duration} are {steps:,} steps")
-    return resolved
+    return train.with_steps(steps)
