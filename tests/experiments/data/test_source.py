@@ -8,7 +8,7 @@ import pytest
 
 from configs import multi30k
 from experiments.config import Config
-from experiments.data import source as store
+from experiments.data import source
 from experiments.data.source import Splits, TextStore, store_ids, store_text
 from experiments.data.subwords import SubwordTokenizer
 from experiments.data.tokenizers import (
@@ -94,7 +94,7 @@ def test_ids_and_lengths_are_those_of_the_text(tmp_path):
 
 def test_beam_computes_the_same_ids(tmp_path, monkeypatch):
     pytest.importorskip("apache_beam", reason="the extra [prepare] is not installed")
-    monkeypatch.setattr(store, "CHUNK", 2)
+    monkeypatch.setattr(source, "CHUNK", 2)
     results = []
     beam = partial(beam_map, tmp_path / "beam" / "ids", [])
     for name, map_function in (("plain", map), ("beam", beam)):
