@@ -18,7 +18,7 @@ from experiments.analysis.page.example_data import examples_data
 from experiments.analysis.replaced_weights import loss_table
 from experiments.config import Config
 from experiments.config.parts import MeshPart
-from experiments.data.examples import SentencePair
+from experiments.data.tokenizers import SentencePair
 from experiments.errors import UsageError, as_usage_errors, one_of
 from experiments.files import read_lines, write_whole
 from experiments.learner import TrainState

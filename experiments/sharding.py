@@ -22,7 +22,7 @@ from attention.modules.context import axis_names
 from attention.primitives.sharded_attention import ShardedAttention
 from experiments.config import Config
 from experiments.config.parts import MeshPart
-from experiments.data.pipeline import Rows, TrainingBatches, reads_rows
+from experiments.data.pipeline import Batches, Rows, TrainingBatches
 from experiments.errors import UsageError, as_usage_errors
 
 Tree = TypeVar("Tree")
@@ -220,7 +220,7 @@ def shard_rows(tree: Tree, mesh: Mesh, *, multiple: int = 1) -> Tree:
 
 def rows_of_each(batches: Iterable[Tree]) -> Iterator[Rows[Tree]]:
     """Return the rows of each batch of a split, in order."""
-    if reads_rows(batches):
+    if isinstance(batches, Batches):
         return (batches.rows(number) for number in range(len(batches)))
     return map(_rows_of, batches)
 
@@ -255,7 +255,7 @@ def batch_reader(
     batches: TrainingBatches, mesh: Mesh, *, multiple: int = 1
 ) -> Callable[[int], tuple[Any, int]]:
     """Return a function: a step -> its batch, by `place_rows`, and the number of its own rows."""
-    rows_of = batches.rows if reads_rows(batches) else lambda step: _rows_of(batches[step])
+    rows_of = batches.rows if isinstance(batches, Batches) else lambda step: _rows_of(batches[step])
 
     def read(step: int) -> tuple[Any, int]:
         rows = rows_of(step)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from experiments.data.examples import SentencePair
+from experiments.data.tokenizers import SentencePair
 from experiments.data.toy_language.phenomena import Occurrence, occurrences
 from experiments.errors import UsageError
 

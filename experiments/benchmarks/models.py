@@ -13,7 +13,7 @@ from experiments.benchmarks.attention import seconds_in_turn
 from experiments.benchmarks.cases import select
 from experiments.benchmarks.report import models_page, save
 from experiments.config import Config
-from experiments.data.text_windows import TextBatch
+from experiments.data.pipeline import TextBatch
 from experiments.data.tokenizers import EOS
 from experiments.registry import TASKS
 from experiments.trained import Run

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TypeVar
 from attention.modules import POOLINGS, RecurrentConfig, Rotary, TransformerConfig
 from attention.modules.numbers import check_number
 from experiments.config.build import Part, option
-from experiments.errors import as_usage_errors, one_of
+from experiments.errors import one_of
 from experiments.registry import EVALUATORS, LOSSES, METRICS
 
 SMALLEST_TRAIN = 1_000  # fewer toy sentences or documents need not contain every word
@@ -419,16 +419,12 @@ def with_steps(train: AnyTrainPart, epoch: Callable[[], Any]) -> AnyTrainPart:
     Args:
         train: of a config; returned as it is without a duration.
         epoch: counts the data; called only for a duration.
-
-    Raises:
-        UsageError: the warm-up is longer.
     """
     if not train.duration:
         return train
     (number, unit), data = parse_duration(train.duration), epoch()
     in_an_epoch = {"epochs": 1, **data._asdict()}[unit]
     steps = math.ceil(number * data.steps / in_an_epoch)  # exact, as these are fractions
-    with as_usage_errors(f"train.duration={train.duration!r}: train."):
-        resolved = replace(train, steps=steps, duration="")
     print(f"{train.duration} are {steps:,} steps")
-    return resolved
+    warmup = fitting_warmup(train.warmup_steps, steps)
+    return replace(train, steps=steps, duration="", warmup_steps=warmup)

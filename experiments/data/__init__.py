@@ -1,31 +1,7 @@
 """What models learn from: importing this package registers the datasets."""
 
 # The first dataset that serves a task is its default.
+# ruff: noqa: F401
 # isort: off
-from experiments.data import (
-    toy,
-    sentiment,
-    text_file,
-    sequences,
-    summary,
-    denoising,
-    scan,
-    parallel,
-    csv,
-    tfds,
-    digits,
-)
-
-__all__ = [
-    "csv",
-    "denoising",
-    "digits",
-    "parallel",
-    "scan",
-    "sentiment",
-    "sequences",
-    "summary",
-    "text_file",
-    "tfds",
-    "toy",
-]
+from experiments.data import toy, sentiment, text_file, sequences, summary, denoising, scan
+from experiments.data import parallel, csv, tfds, digits

@@ -10,17 +10,17 @@ import gzip
 import sys
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import IO, Any, ClassVar, NamedTuple
+from typing import IO, ClassVar, NamedTuple
 
 from experiments.config.build import option
 from experiments.config.parts import Data
-from experiments.data.examples import SentencePair
 from experiments.data.source import Source
 from experiments.data.subwords import Subwords
+from experiments.data.tokenizers import SentencePair
 from experiments.errors import UsageError, one_of
 
 COMPRESSED = ".gz"
@@ -43,28 +43,85 @@ class Line(NamedTuple):
             return cls(origin, "", "no UTF-8")
 
 
-def corpus_source(
-    lines: Callable[[Any, str], Iterable[tuple[Line, ...]]],
-    files: Callable[[Any], Iterable[Path]],
-    *,
-    may_lack_target: bool = False,
-) -> Source:
-    """Return the source of pairs in files.
+@dataclass(frozen=True, kw_only=True)
+class CorpusData(Data):
+    """Base of the config of pairs in files, whose text is subwords."""
 
-    Args:
-        lines: function of (`config.data`, split) that returns both sides of every pair.
-        files: function of `config.data` that lists the files of all splits; a split is read again
-            if one of them changes.
-        may_lack_target: as in `Source`.
+    is_shared: ClassVar[None] = None
+    path: str = option("", "folder of the data")
+    source: str = option("en", "language that is read")
+    target: str = option("de", "language that is written")
+    tokenized: bool = option(False, "whether the text is tokenized: BLEU then counts its tokens")
+    faults: str = option("refuse", "or drop: pairs with an empty side, bad bytes, too many words")
+    longest: int = option(100, "words of the longest sentence", least=1)
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        super().__post_init__()
+        one_of("faults", self.faults, ("refuse", "drop"))
+
+    def lines(self, split: str) -> Iterator[tuple[Line, ...]]:
+        """Yield both sides of every pair of a split; the source alone if `target` is ""."""
+        raise NotImplementedError
+
+    def list_files(self) -> list[Path]:
+        """List the files of all splits; a split is read again if one of them changes.
+
+        They are those in the folder `path` whose names begin with a name in `files`. Of a path that
+        is no folder, they are those that begin with it.
+        """
+        path = Path(self.path)
+        stems = [path / name for name in vars(self.files).values()] if path.is_dir() else [path]
+        files = (file for stem in stems for file in stem.parent.glob(f"{glob.escape(stem.name)}*"))
+        return [file for file in files if file.is_file()]
+
+
+def load(config: CorpusData, split: str, _: Path) -> Iterator[SentencePair]:
+    """Yield the pairs of a split that have no fault.
+
+    Raises:
+        UsageError: a fault, if those are refused; no pair that is left.
     """
+    kept, dropped = 0, defaultdict[str, list[str]](list)
+    for sides in config.lines(split):
+        faults = [(fault, side.origin) for side in sides if (fault := _fault(side, config.longest))]
+        if not faults:
+            kept += 1
+            yield SentencePair(*(side.text.strip() for side in sides))
+            continue
+        fault, origin = faults[0]
+        if config.faults == "refuse":
+            raise UsageError(f"{origin}: {fault}; data.faults=drop leaves it out")
+        dropped[fault].append(origin)
+    total = kept + sum(map(len, dropped.values()))
+    for fault, origins in dropped.items():
+        warn_dropped(split, len(origins), total, f"{fault}, first in {origins[0]}")
+    if not kept:
+        raise UsageError(f"the {split} split of the {config.name} data has no pairs")
 
-    def load(config: "CorpusData", split: str, _: Path) -> Iterator[SentencePair]:
-        return sound_pairs(lines(config, split), config, split)
 
-    def name(config: "CorpusData") -> str:
-        return name_of_files(files(config), config)
+def _fault(line: Line, longest: int) -> str:
+    text = line.text.strip()
+    if line.fault or not text:
+        return line.fault or "an empty text"
+    if "\n" in text:
+        return "more than one line"
+    if "\0" in text:
+        return "a NUL, which is no text"
+    return f"more than data.longest={longest} words" if len(text.split()) > longest else ""
 
-    return Source(load, text=Subwords(), name=name, may_lack_target=may_lack_target)
+
+def warn_dropped(split: str, number: int, total: int, why: str) -> None:
+    """Print how many pairs of a split are left out."""
+    print(f"{split}: {number:,} of {total:,} pairs left out: {why}", file=sys.stderr)
+
+
+def _name(config: CorpusData) -> str:
+    return name_of_files(config.list_files(), config)
+
+
+CORPUS = Source(load, text=Subwords(), name=_name)
+CORPUS_OR_TEXT = Source(load, text=Subwords(), name=_name, may_lack_target=True)
 
 
 def name_of_files(files: Iterable[Path], *options: object) -> str:
@@ -73,46 +130,32 @@ def name_of_files(files: Iterable[Path], *options: object) -> str:
     return repr([*options, *((str(path), at.st_size, at.st_mtime_ns) for path, at in stats)])
 
 
-def list_files(config: "CorpusData") -> list[Path]:
-    """List the files in `config.path` whose names begin with a name in `config.files`.
-
-    Of a path that is no folder, list those that begin with it.
-    """
-    path = Path(config.path)
-    stems = [path / name for name in vars(config.files).values()] if path.is_dir() else [path]
-    files = (file for stem in stems for file in stem.parent.glob(f"{glob.escape(stem.name)}*"))
-    return [file for file in files if file.is_file()]
-
-
-def find_files(stem: Path, forms: Sequence[Sequence[str]], split: str = "") -> list[Path]:
-    """Return the files of the only form of a text that is there, each plain or compressed.
+def find_files(stem: Path, forms: Sequence[Sequence[str]], hint: str = "") -> Sequence[Path]:
+    """Return the files of the first form of a text that is there, each plain or compressed.
 
     Their names begin with `stem`; `forms` contains the ends of their names in each form.
 
     Raises:
-        ValueError: no such files, or several forms.
+        ValueError: no such files.
     """
 
     def present(end: str) -> list[Path]:
-        paths = (stem.with_name(stem.name + end + more) for more in ("", COMPRESSED))
+        paths = (Path(f"{stem}{end}{more}") for more in ("", COMPRESSED))
         return [path for path in paths if path.is_file()]
 
-    complete = [paths for form in forms for paths in product(*map(present, form))]
-    if len(complete) > 1:
-        several = " and ".join(dict.fromkeys(str(path) for paths in complete for path in paths))
-        raise ValueError(f"{stem} is there more than once, in {several}: leave one form")
-    if not complete:
-        names = " and no ".join(" and ".join(f"{stem}{end}" for end in form) for form in forms)
-        hint = split and f"; --config.data.files.{split}=NAME names those of the {split} split"
-        raise ValueError(f"data.path has no {names}, plain or as {COMPRESSED}{hint}")
-    return [*complete[0]]
+    for form in forms:
+        for paths in product(*map(present, form)):
+            return paths
+    names = " and no ".join(" and ".join(f"{stem}{end}" for end in form) for form in forms)
+    raise ValueError(f"data.path has no {names}, plain or as {COMPRESSED}{hint}")
 
 
-def find_split(config: "CorpusData", split: str, forms: Sequence[Sequence[str]]) -> list[Path]:
+def find_split(config: CorpusData, split: str, forms: Sequence[Sequence[str]]) -> Sequence[Path]:
     """Return the files of a split in the folder `config.path`, as `find_files`."""
     if not config.path:
         raise ValueError(f"data.name={config.name} needs a folder: --config.data.path=FOLDER")
-    return find_files(Path(config.path) / getattr(config.files, split), forms, split)
+    hint = f"; --config.data.files.{split}=NAME names those of the {split} split"
+    return find_files(Path(config.path) / getattr(config.files, split), forms, hint)
 
 
 def open_file(path: Path) -> IO[bytes]:
@@ -134,63 +177,3 @@ def read_lines(path: Path) -> Iterator[Line]:
                     yield Line.of(f"{path}, line {number}", text.removesuffix(b"\n"))
     except UNREADABLE as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
-
-
-def sound_pairs(
-    lines: Iterable[tuple[Line, ...]], config: "CorpusData", split: str
-) -> Iterator[SentencePair]:
-    """Yield the pairs of a split, from the lines of their sides, that have no fault.
-
-    Raises:
-        UsageError: a fault, if those are refused; no pair that is left.
-    """
-    kept, dropped = 0, defaultdict[str, list[str]](list)
-    for sides in lines:
-        for line in sides:
-            if fault := _fault(line, config.longest):
-                if config.faults == "refuse":
-                    raise UsageError(f"{line.origin}: {fault}; data.faults=drop leaves it out")
-                dropped[fault].append(line.origin)
-                break
-        else:
-            yield SentencePair(*(line.text.strip() for line in sides))
-            kept += 1
-    total = kept + sum(map(len, dropped.values()))
-    for fault, origins in sorted(dropped.items(), key=lambda item: -len(item[1])):
-        warn_dropped(split, len(origins), total, f"{fault}, first in {origins[0]}")
-    if not kept:
-        raise UsageError(f"the {split} split of the {config.name} data has no pairs")
-
-
-def warn_dropped(split: str, number: int, total: int, why: str) -> None:
-    """Print how many pairs of a split are left out."""
-    print(f"{split}: {number:,} of {total:,} pairs left out: {why}", file=sys.stderr)
-
-
-def _fault(line: Line, longest: int) -> str:
-    text = line.text.strip()
-    if line.fault or not text:
-        return line.fault or "an empty text"
-    if "\n" in text:
-        return "more than one line"
-    if "\0" in text:
-        return "a NUL, which is no text"
-    return f"more than data.longest={longest} words" if len(text.split()) > longest else ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class CorpusData(Data):
-    """Base of the config of pairs in files, whose text is subwords."""
-
-    is_shared: ClassVar[None] = None
-    path: str = option("", "folder of the data")
-    source: str = option("en", "language that is read")
-    target: str = option("de", "language that is written")
-    tokenized: bool = option(False, "whether the text is tokenized: BLEU then counts its tokens")
-    faults: str = option("refuse", "or drop: pairs with an empty side, bad bytes, too many words")
-    longest: int = option(100, "words of the longest sentence", least=1)
-
-    def __post_init__(self) -> None:
-        """Check the fields."""
-        super().__post_init__()
-        one_of("faults", self.faults, ("refuse", "drop"))

@@ -12,12 +12,11 @@ from dataclasses import dataclass, field
 from experiments.config.build import option
 from experiments.config.parts import Splits
 from experiments.data.corpora import (
+    CORPUS_OR_TEXT,
     UNREADABLE,
     CorpusData,
     Line,
-    corpus_source,
     find_split,
-    list_files,
     open_file,
 )
 from experiments.errors import UsageError
@@ -26,49 +25,7 @@ from experiments.registry import dataset
 csv.field_size_limit(sys.maxsize)  # a long text is no fault of the quotes
 
 
-def lines(config: "CsvData", split: str) -> Iterator[tuple[Line, ...]]:
-    """Yield the source of every row, and the target if `config.target` names a column.
-
-    Raises:
-        ValueError: a file that is missing, or that has not the columns.
-        UsageError: a file that cannot be read, such as one with a quote that nothing closes.
-    """
-    (path,) = find_split(config, split, [[".csv"]])
-    last = 0  # line of the last row that was read
-    try:
-        with io.TextIOWrapper(open_file(path), encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file, strict=True)  # else a stray quote joins rows
-            header, last = next(reader, []), reader.line_num
-            names = [name for name in (config.source, config.target) if name]
-            for side, name in zip(("source", "target"), names, strict=False):
-                if (number := header.count(name)) != 1:
-                    raise ValueError(
-                        f"data.{side}={name!r} must be one column of {path}, got {number}: it has "
-                        f"{', '.join(header) or 'none'}"
-                    )
-            columns = {name: header.index(name) for name in names}
-            for row in filter(None, reader):
-                last = reader.line_num
-                fault = ""
-                if len(row) != len(header):  # a comma in a text without quotes moves the columns
-                    fault = f"{len(row)} fields, not {len(header)}"
-                    row += [""] * len(header)
-                yield tuple(
-                    Line(f"{path}, line {last}, column {name!r}", " ".join(row[n].split()), fault)
-                    for name, n in columns.items()
-                )
-    except csv.Error as error:
-        raise UsageError(
-            f"{path}: the row after line {last} cannot be read, check its quotes: {error}"
-        ) from error
-    except (*UNREADABLE, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} cannot be read: {error}") from error
-
-
-SOURCE = corpus_source(lines, list_files, may_lack_target=True)
-
-
-@dataset(source=SOURCE, contains=("text", "pairs", "classes"))
+@dataset(source=CORPUS_OR_TEXT, contains=("text", "pairs", "classes"))
 @dataclass(frozen=True, kw_only=True)
 class CsvData(CorpusData):
     """CSV files with a header: two of their columns."""
@@ -77,3 +34,41 @@ class CsvData(CorpusData):
     source: str = option("text", "column that is read")
     target: str = option("label", "column that is predicted or written")
     files: Splits = field(default_factory=Splits)
+
+    def lines(self, split: str) -> Iterator[tuple[Line, ...]]:
+        """Yield the fields of every row; a ValueError or UsageError names a fault of the file."""
+        (path,) = find_split(self, split, [[".csv"]])
+        last = 0  # line of the last row that was read
+        try:
+            with io.TextIOWrapper(open_file(path), encoding="utf-8-sig", newline="") as file:
+                reader = csv.reader(file, strict=True)  # else a stray quote joins rows
+                header, last = next(reader, []), reader.line_num
+                columns = {name: header.index(name) for name in self._names(header, str(path))}
+                for row in filter(None, reader):
+                    last = reader.line_num
+                    fault = ""
+                    if len(row) != len(header):  # a comma in a text without quotes moves columns
+                        fault = f"{len(row)} fields, not {len(header)}"
+                        row += [""] * len(header)
+                    yield tuple(
+                        Line(
+                            f"{path}, line {last}, column {name!r}", " ".join(row[n].split()), fault
+                        )
+                        for name, n in columns.items()
+                    )
+        except csv.Error as error:
+            raise UsageError(
+                f"{path}: the row after line {last} cannot be read, check its quotes: {error}"
+            ) from error
+        except (*UNREADABLE, UnicodeDecodeError) as error:
+            raise UsageError(f"{path} cannot be read: {error}") from error
+
+    def _names(self, header: list[str], path: str) -> list[str]:
+        names = {"source": self.source, "target": self.target}
+        for side, name in names.items():
+            if name and (number := header.count(name)) != 1:
+                raise ValueError(
+                    f"data.{side}={name!r} must be one column of {path}, got {number}: it has "
+                    f"{', '.join(header) or 'none'}"
+                )
+        return [*filter(None, names.values())]

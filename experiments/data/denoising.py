@@ -15,10 +15,9 @@ import numpy as np
 
 from experiments.config.build import as_tree, option
 from experiments.config.parts import SMALLEST_TRAIN, RandomData, Sizes
-from experiments.data.examples import SentencePair
 from experiments.data.sequences import generator
 from experiments.data.source import Source
-from experiments.data.tokenizers import Words
+from experiments.data.tokenizers import SentencePair, Words
 from experiments.data.toy import ToySizes, load_pairs
 from experiments.errors import one_of
 from experiments.registry import dataset

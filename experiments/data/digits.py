@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from experiments.config.parts import RandomData
-from experiments.data.examples import SentencePair
 from experiments.data.source import Source
+from experiments.data.tokenizers import SentencePair
 from experiments.registry import dataset
 
 DARKEST = 16  # of a pixel, as scikit-learn delivers it

@@ -1,21 +1,11 @@
 """Batches of sentences with gaps, for a masked language model (Devlin et al. 2019, section 3.1)."""
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from experiments.data.packing import Batch
-from experiments.data.pipeline import (
-    Batches,
-    Buckets,
-    Epoch,
-    Examples,
-    FiniteBatches,
-    Rows,
-    ShuffledBatches,
-    SortedBatches,
-)
+from experiments.data.pipeline import Batches, Rows, ShuffledBatches, SortedBatches
 from experiments.data.tokenizers import SPECIALS
 
 CHOSEN, TO_MASK, TO_RANDOM = 0.15, 0.8, 0.1  # shares
@@ -37,91 +27,75 @@ class MaskedBatch(NamedTuple):
     counted: np.ndarray
 
 
-@dataclass(frozen=True)
-class Masking:
-    """Makes gaps in sentences, others in each batch.
+def make_gaps(
+    tokens: np.ndarray,
+    vocab_size: int,
+    seed: tuple[int, int],
+    num_rows: int,
+    part: slice = slice(None),
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return ids with gaps, and whether each is predicted (bool), both like `tokens`.
 
     Of 15 % of the words, which are predicted, 80 % are replaced by the mask token, 10 % by a random
     word, which may be the same, and 10 % are not changed. Each word is chosen independently, so a
     short sentence may have no gap. Special tokens are never chosen.
 
-    Attributes:
+    Args:
+        tokens: `[B, ...]` ids.
         vocab_size: number of tokens, which is the id of a gap.
-        seed: of the training.
+        seed: equal seeds make equal gaps in equal tokens.
+        num_rows: of the whole batch, whose gaps a part of it has.
+        part: the rows of the batch that `tokens` are.
     """
-
-    vocab_size: int
-    seed: int
-
-    def __call__(
-        self, tokens: np.ndarray, index: int, part: tuple[int, slice] | None = None
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return ids with gaps, and whether each is predicted (bool), both like `tokens`.
-
-        Args:
-            tokens: `[...]` ids.
-            index: of the batch: equal (seed, index) make equal gaps in equal tokens.
-            part: B of the whole batch and the rows of it that `tokens` are, which have the same
-                gaps as in the whole batch; None for all rows.
-        """
-        random = np.random.default_rng((self.seed, index))
-        num_rows, rows = part or (len(tokens), slice(None))
-        shape = num_rows, *tokens.shape[1:]
-        is_word = (len(SPECIALS) <= tokens) & (tokens < self.vocab_size)
-        chosen = is_word & (random.random(shape)[rows] < CHOSEN)
-        fate = random.random(shape)[rows]
-        others = random.integers(len(SPECIALS), self.vocab_size, shape, dtype=tokens.dtype)[rows]
-        replaced = np.where(fate < TO_MASK, tokens.dtype.type(self.vocab_size), others)
-        return np.where(chosen & (fate < TO_MASK + TO_RANDOM), replaced, tokens), chosen
+    random, shape = np.random.default_rng(seed), (num_rows, *tokens.shape[1:])
+    is_word = (len(SPECIALS) <= tokens) & (tokens < vocab_size)
+    chosen = is_word & (random.random(shape)[part] < CHOSEN)
+    fate = random.random(shape)[part]
+    others = random.integers(len(SPECIALS), vocab_size, shape, dtype=tokens.dtype)[part]
+    replaced = np.where(fate < TO_MASK, tokens.dtype.type(vocab_size), others)
+    return np.where(chosen & (fate < TO_MASK + TO_RANDOM), replaced, tokens), chosen
 
 
 class MaskedBatches(Batches[MaskedBatch]):
-    """The batch of each training step, with new gaps in each epoch."""
+    """Batches with gaps: new ones in each step of training, always the same for evaluation."""
 
     def __init__(
-        self, sentences: Examples, layout: Buckets[Batch], masking: Masking, *, seed: int
+        self, batches: ShuffledBatches[Batch] | SortedBatches[Batch], vocab_size: int, seed: int = 0
     ) -> None:
-        """Arrange encoded sentences."""
-        self._batches = ShuffledBatches(sentences, layout, seed=seed)
-        self._masking = masking
-        self.padding, self.members = self._batches.padding, self._batches.members
-        words = int(np.sum(sentences.lengths[:, 0] - 1))
-        self.epoch: Epoch = self._batches.epoch._replace(tokens=round(CHOSEN * words))
-
-    def rows(self, step: int) -> Rows[MaskedBatch]:
-        """The rows of the batch of one training step."""
-        number, read = self._batches.rows(step)
-
-        def masked(part: slice) -> MaskedBatch:
-            batch = read(part)
-            inputs, chosen = self._masking(batch.source, step, (number, part))
-            return MaskedBatch(inputs, batch.source_lengths, batch.source, chosen)
-
-        return Rows(number, masked)
-
-
-class FixedMasks(FiniteBatches[MaskedBatch]):
-    """Every sentence once, with gaps that depend on its number and not on its batch."""
-
-    def __init__(self, sentences: Examples, layout: Buckets[Batch], masking: Masking) -> None:
-        """Arrange encoded sentences."""
-        self._batches = SortedBatches(sentences, layout)
-        self._masking = masking
+        """Take batches without gaps, the number of tokens, and the seed of the gaps."""
+        self._batches, self._vocab_size, self._seed = batches, vocab_size, seed
+        if isinstance(batches, ShuffledBatches):
+            self.padding, epoch = batches.padding, batches.epoch
+            words = epoch.tokens - epoch.examples  # without the ends
+            self.epoch = epoch._replace(tokens=round(CHOSEN * words))
 
     def __len__(self) -> int:
         return len(self._batches)
 
     def rows(self, number: int) -> Rows[MaskedBatch]:
-        """The rows of a batch."""
-        rows, members = self._batches.rows(number), self._batches.members(number)
+        """The rows of a batch; in evaluation the gaps depend on the sentence alone."""
+        num_rows, read = self._batches.rows(number)
+        gaps = self._gaps_of_step if isinstance(self._batches, ShuffledBatches) else self._fixed
 
         def masked(part: slice) -> MaskedBatch:
-            batch = rows.read(part)
-            inputs, chosen = batch.source.copy(), np.zeros_like(batch.source, bool)
-            sentences = zip(members[part].tolist(), batch.source_lengths, strict=False)
-            for row, (member, length) in enumerate(sentences):
-                gaps = self._masking(batch.source[row, :length], member)
-                inputs[row, :length], chosen[row, :length] = gaps
+            batch = read(part)
+            inputs, chosen = gaps(batch, number, num_rows, part)
             return MaskedBatch(inputs, batch.source_lengths, batch.source, chosen)
 
-        return Rows(rows.number, masked)
+        return Rows(num_rows, masked)
+
+    def _gaps_of_step(
+        self, batch: Batch, step: int, num_rows: int, part: slice
+    ) -> tuple[np.ndarray, np.ndarray]:
+        return make_gaps(batch.source, self._vocab_size, (self._seed, step), num_rows, part)
+
+    def _fixed(
+        self, batch: Batch, number: int, _: int, part: slice
+    ) -> tuple[np.ndarray, np.ndarray]:
+        inputs, chosen = batch.source.copy(), np.zeros_like(batch.source, bool)
+        members = self._batches.members(number)[part].tolist()
+        for row, (member, length) in enumerate(zip(members, batch.source_lengths, strict=False)):
+            words, seed = batch.source[row, :length], (self._seed, member)
+            gaps = make_gaps(words, self._vocab_size, seed, length)
+            inputs[row, :length], chosen[row, :length] = gaps
+        return inputs, chosen

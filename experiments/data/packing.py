@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from experiments.data.examples import EncodedPair, Ids
-from experiments.data.tokenizers import BOS, EOS, PAD
+from experiments.data.tokenizers import BOS, EOS, PAD, EncodedPair, Ids
 
 PADDING = 0.06  # share that `row_lengths` accepts without trying longer rows
 

@@ -18,12 +18,11 @@ from pathlib import Path
 
 from experiments.config.parts import Splits
 from experiments.data.corpora import (
+    CORPUS,
     CorpusData,
     Line,
-    corpus_source,
     find_files,
     find_split,
-    list_files,
     read_lines,
 )
 from experiments.errors import UsageError
@@ -33,31 +32,34 @@ CYCLE = 20  # pairs of one file, of which these are not for training
 HELD_OUT = {9: "validation", 19: "test"}
 
 
-def lines(config: "ParallelData", split: str) -> Iterator[tuple[Line, Line]]:
-    """Yield both sides of every pair of a split.
+@dataset(source=CORPUS, contains=("text", "pairs", "classes"))
+@dataclass(frozen=True, kw_only=True)
+class ParallelData(CorpusData):
+    """Parallel text: two files whose lines are translations, or one with two columns."""
 
-    Raises:
-        ValueError: files that are missing.
-        UsageError: files that cannot be read or are of unequal length, or too few pairs to split.
-    """
-    path, sides = Path(config.path), [f".{config.source}", f".{config.target}"]
-    if not config.path or path.is_dir():
-        yield from _pairs(find_split(config, split, [sides, [".tsv"]]))
-        return
-    counts: Counter[str] = Counter()
-    for number, pair in enumerate(_pairs(find_files(path, [sides, [""], [".tsv"]]))):
-        part = HELD_OUT.get(number % CYCLE, "train")
-        counts[part] += 1
-        if part == split:
-            yield pair
-    if counts.total() < CYCLE:
-        raise UsageError(
-            f"data.path={path} has {counts.total()} pairs, and at least {CYCLE} can be split into "
-            "train, validation and test: give more, or a folder with files of each split"
-        )
-    if split == "train":
-        parts = ", ".join(f"{name} {counts[name]:,}" for name in ("train", "validation", "test"))
-        print(f"{path} is split into pairs for {parts}", file=sys.stderr)
+    name: str = "parallel"
+    files: Splits = field(default_factory=Splits)
+
+    def lines(self, split: str) -> Iterator[tuple[Line, ...]]:
+        """Yield both sides of every pair; a ValueError or UsageError names a fault of the files."""
+        path, sides = Path(self.path), [f".{self.source}", f".{self.target}"]
+        if not self.path or path.is_dir():
+            yield from _pairs(find_split(self, split, [sides, [".tsv"]]))
+            return
+        counts: Counter[str] = Counter()
+        for number, pair in enumerate(_pairs(find_files(path, [sides, [""], [".tsv"]]))):
+            part = HELD_OUT.get(number % CYCLE, "train")
+            counts[part] += 1
+            if part == split:
+                yield pair
+        if counts.total() < CYCLE:
+            raise UsageError(
+                f"data.path={path} has {counts.total()} pairs, and at least {CYCLE} can be split "
+                "into train, validation and test: give more, or a folder with files of each split"
+            )
+        if split == "train":
+            parts = ", ".join(f"{name} {counts[name]:,}" for name in ("train", *HELD_OUT.values()))
+            print(f"{path} is split into pairs for {parts}", file=sys.stderr)
 
 
 def _pairs(paths: Sequence[Path]) -> Iterator[tuple[Line, Line]]:
@@ -76,15 +78,3 @@ def _pairs(paths: Sequence[Path]) -> Iterator[tuple[Line, Line]]:
             counts = " and ".join(f"{p} {n:,}" for p, n in zip(paths, longer, strict=True))
             raise UsageError(f"two files of parallel text have equally many lines, not {counts}")
         yield pair
-
-
-SOURCE = corpus_source(lines, list_files)
-
-
-@dataset(source=SOURCE, contains=("text", "pairs", "classes"))
-@dataclass(frozen=True, kw_only=True)
-class ParallelData(CorpusData):
-    """Parallel text: two files whose lines are translations, or one with two columns."""
-
-    name: str = "parallel"
-    files: Splits = field(default_factory=Splits)

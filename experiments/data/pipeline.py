@@ -14,7 +14,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import Any, Generic, NamedTuple, Protocol, TypeGuard, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -61,28 +61,19 @@ class Rows(NamedTuple, Generic[AnyBatch]):
 
 
 class Batches(ABC, Generic[AnyBatch]):
-    """Batches by number; a subclass that overrides `__getitem__` is read by whole batches."""
+    """Batches by number, of which each process reads its rows alone."""
 
     @abstractmethod
     def rows(self, number: int) -> Rows[AnyBatch]:
-        """Return the rows of a batch; no example is read."""
+        """Return the rows of a batch; no example is read.
+
+        Of batches with a length, it raises an IndexError for a number from that on.
+        """
 
     def __getitem__(self, number: int) -> AnyBatch:
         """The whole batch."""
         rows = self.rows(number)
         return rows.read(slice(0, rows.number))
-
-
-class FiniteBatches(Batches[AnyBatch]):
-    """Batches that end: `rows` raises an IndexError for a number from their length on."""
-
-    @abstractmethod
-    def __len__(self) -> int: ...
-
-
-def reads_rows(batches: object) -> TypeGuard[Batches]:
-    """Return whether rows of batches are read alone: `__getitem__` must be that of `Batches`."""
-    return isinstance(batches, Batches) and type(batches).__getitem__ is Batches.__getitem__
 
 
 class Examples(Protocol):
@@ -94,9 +85,16 @@ class Examples(Protocol):
 
 
 class Buckets(Generic[AnyBatch]):
-    """One example a row; examples of similar length are batched, in a few shapes."""
+    """One example a row; examples of similar length are batched, in a few shapes.
 
-    per_batch = 1  # groups of a batch
+    Attributes:
+        per_batch: groups of a batch.
+        longest: positions of the longest row, or of the row of each side.
+        field: of a config, which raises `longest`.
+        tokens: positions of a batch.
+    """
+
+    per_batch, field = 1, "model.max_length"
 
     def __init__(
         self,
@@ -113,45 +111,35 @@ class Buckets(Generic[AnyBatch]):
                 depends on it alone, then rows of padding. There may be no example.
         """
         self._lengths = np.unique(lengths)
-        self._tokens = tokens
+        self.longest, self.tokens = self._lengths[-1], tokens
         self._build = build
-
-    def check(self, lengths: np.ndarray) -> None:
-        """Raise a UsageError if an example is longer than all buckets, or a bucket than a batch."""
-        if (longest := lengths.max()) > self._lengths[-1]:
-            raise UsageError(
-                f"an example needs {longest} positions, and the longest bucket has "
-                f"{self._lengths[-1]}: raise model.max_length, the longest of them"
-            )
-        _check_tokens(self._tokens, self._lengths[-1])
 
     def capacity(self, lengths: np.ndarray, deviations: float) -> np.ndarray:
         """Batches of each bucket that examples need, and so many standard deviations more."""
         bucket = np.searchsorted(self._lengths, lengths.max(axis=1))
         counts = np.bincount(bucket, minlength=len(self._lengths))
         spare = np.ceil(deviations * np.sqrt(counts + 1)).astype(int)  # one example has a batch too
-        return -(-(counts + spare) // (self._tokens // self._lengths))
+        return -(-(counts + spare) // (self.tokens // self._lengths))
 
     def arrange(self, lengths: np.ndarray, capacity: np.ndarray) -> Groups:
         """Examples of each batch, bucket after bucket."""
         bucket = np.searchsorted(self._lengths, lengths.max(axis=1))
         groups = []
         for number, batches in enumerate(capacity):
-            size = self._tokens // self._lengths[number]
-            members = np.flatnonzero(bucket == number)
+            size, members = self.tokens // self._lengths[number], np.flatnonzero(bucket == number)
             groups += [members[i * size : (i + 1) * size] for i in range(batches)]
         return groups
 
     def positions(self, capacity: np.ndarray) -> int:
         """Positions of one side of all batches."""
-        return int(np.sum(capacity * (self._tokens // self._lengths) * self._lengths))
+        return int(np.sum(capacity * (self.tokens // self._lengths) * self._lengths))
 
     def rows(self, groups: Sequence[tuple[Examples, np.ndarray]]) -> Rows[AnyBatch]:
         """One example a row of the shortest bucket that has room, then rows of padding."""
         ((examples, members),) = groups
         longest = examples.lengths[members].max(initial=0)
         length = int(self._lengths[np.searchsorted(self._lengths, longest)])
-        size = self._tokens // length
+        size = self.tokens // length
 
         def read(part: slice) -> AnyBatch:
             chosen = [examples[member] for member in members[part].tolist()]
@@ -161,39 +149,30 @@ class Buckets(Generic[AnyBatch]):
 
 
 class PackedRows:
-    """Several examples in a row, all rows of one shape; an example is a tuple of one side."""
+    """Several examples in a row, all rows of one shape; attributes as of `Buckets`."""
+
+    field = "batch.row_length"
 
     def __init__(self, lengths: Sequence[int], tokens: int) -> None:
         """Take the positions of a row of each side, and of a batch of the longer side."""
-        self.lengths = (*lengths,)
-        self._tokens = tokens
+        self.longest, self.tokens = (*lengths,), tokens
         self.per_batch = tokens // max(lengths)
-
-    def check(self, lengths: np.ndarray) -> None:
-        """Raise a UsageError if an example is longer than a row, or a row longer than a batch."""
-        for length, longest in zip(self.lengths, lengths.max(axis=0), strict=True):
-            if longest > length:
-                raise UsageError(
-                    f"an example needs {longest} positions, and a packed row has {length}: raise "
-                    "batch.row_length"
-                )
-        _check_tokens(self._tokens, max(self.lengths))
 
     def capacity(self, lengths: np.ndarray, deviations: float) -> int:
         """Rows that examples need, and so many standard deviations more."""
-        rows = int(pack(lengths, self.lengths).max()) + 1
-        need = (lengths / self.lengths).max(axis=1)
+        rows = int(pack(lengths, self.longest).max()) + 1
+        need = (lengths / self.longest).max(axis=1)
         return math.ceil(rows * (1 + deviations * need.std() / need.mean() / math.sqrt(len(need))))
 
     def arrange(self, lengths: np.ndarray, capacity: int) -> Groups:
         """Examples of each row."""
-        row = pack(lengths, self.lengths, capacity)
+        row = pack(lengths, self.longest, capacity)
         order = np.argsort(row, kind="stable")
         return np.split(order, np.searchsorted(row[order], np.arange(capacity + 1)))[1:-1]
 
     def positions(self, capacity: int) -> int:
         """Positions of so many rows: the mean of the sides."""
-        return capacity * sum(self.lengths) // len(self.lengths)
+        return capacity * sum(self.longest) // len(self.longest)
 
     def rows(self, groups: Sequence[tuple[Examples, np.ndarray]]) -> Rows[Any]:
         """A row for each group."""
@@ -202,18 +181,11 @@ class PackedRows:
             rows = [[examples[n] for n in members.tolist()] for examples, members in groups[part]]
             sides = [
                 pack_batch([[example[side] for example in row] for row in rows], length)
-                for side, length in enumerate(self.lengths)
+                for side, length in enumerate(self.longest)
             ]
             return sides[0] if len(sides) == 1 else PackedPairs(*sides)
 
         return Rows(len(groups), read)
-
-
-def _check_tokens(tokens: int, length: int) -> None:
-    if length > tokens:
-        raise UsageError(
-            f"a batch of {tokens} tokens has no room for a row of {length}: raise batch.tokens"
-        )
 
 
 class ShuffledBatches(Batches[AnyBatch]):
@@ -245,7 +217,7 @@ class ShuffledBatches(Batches[AnyBatch]):
         Raises:
             UsageError: no example, or one that the layout has no room for.
         """
-        lengths = _checked_lengths(examples, layout, "train on")
+        lengths = _checked_lengths(examples, layout)
         self._examples, self._layout, self._redraw, self._seed = examples, layout, redraw, seed
         self._num_blocks = -(-len(lengths) // block)
         self._bounds = np.arange(self._num_blocks + 1) * len(lengths) // self._num_blocks
@@ -259,7 +231,7 @@ class ShuffledBatches(Batches[AnyBatch]):
         self.epoch = Epoch(steps, examples=len(lengths), tokens=int(lengths[:, -1].sum()))
 
     def rows(self, step: int) -> Rows[AnyBatch]:
-        """The rows of the batch of a training step, counted from 0."""
+        """As in `Batches`."""
         return self._layout.rows([(examples, group) for _, examples, group in self._groups(step)])
 
     def members(self, step: int) -> np.ndarray:
@@ -305,7 +277,7 @@ class _Subset:
         return self._examples[self._members[number]]
 
 
-class SortedBatches(FiniteBatches[AnyBatch]):
+class SortedBatches(Batches[AnyBatch]):
     """Batches that contain every example once, in a fixed order.
 
     Shorter examples come first, as it is the longest of a batch that decides its time.
@@ -313,7 +285,7 @@ class SortedBatches(FiniteBatches[AnyBatch]):
 
     def __init__(self, examples: Examples, layout: Buckets[AnyBatch] | PackedRows) -> None:
         """Arrange the examples; errors as of `ShuffledBatches`."""
-        lengths = _checked_lengths(examples, layout, "measure")
+        lengths = _checked_lengths(examples, layout)
         self._examples, self._layout = examples, layout
         order = np.argsort(lengths.max(axis=1), kind="stable")
         lengths = lengths[order]
@@ -326,7 +298,7 @@ class SortedBatches(FiniteBatches[AnyBatch]):
         return len(self._groups)
 
     def rows(self, number: int) -> Rows[AnyBatch]:
-        """The rows of a batch."""
+        """As in `Batches`."""
         return self._layout.rows([(self._examples, group) for group in self._groups[number]])
 
     def members(self, number: int) -> np.ndarray:
@@ -334,10 +306,84 @@ class SortedBatches(FiniteBatches[AnyBatch]):
         return np.concatenate(self._groups[number])
 
 
-def _checked_lengths(examples: Examples, layout: Any, use: str) -> np.ndarray:  # noqa: ANN401 - any layout
+class TextBatch(NamedTuple):
+    """Windows of a text, all `[B, T]`.
+
+    Attributes:
+        inputs: ids.
+        labels: ids of the next tokens.
+        counted: bool, the labels that a loss counts.
+    """
+
+    inputs: np.ndarray
+    labels: np.ndarray
+    counted: np.ndarray
+
+    @classmethod
+    def at(cls, ids: np.ndarray, begins: np.ndarray, context: int) -> "TextBatch":
+        """Return windows of `context` ids that begin at `[B]` indices, or end with the text.
+
+        Labels before `begins` are not counted.
+        """
+        starts = np.minimum(begins, len(ids) - 1 - context)
+        index = starts[:, None] + np.arange(context)
+        return cls(ids[index], ids[index + 1], index >= begins[:, None])
+
+
+class RandomWindows(Batches[TextBatch]):
+    """The batch of each training step, random windows: a pure function of (seed, step)."""
+
+    padding = 0.0
+
+    def __init__(self, ids: np.ndarray, *, context: int, size: int, seed: int) -> None:
+        """Take more than T ids of a text, `context` T, and `size` B."""
+        self._ids, self._context, self._size, self._seed = ids, context, size, seed
+        windows = -(-(len(ids) - 1) // context)
+        self.epoch = Epoch(-(-windows // size), examples=windows, tokens=len(ids) - 1)
+
+    def rows(self, step: int) -> Rows[TextBatch]:
+        """As in `Batches`."""
+        random = np.random.default_rng((self._seed, step))
+        starts = random.integers(len(self._ids) - self._context, size=self._size)
+        return Rows(self._size, lambda part: TextBatch.at(self._ids, starts[part], self._context))
+
+
+class FixedWindows(Batches[TextBatch]):
+    """Batches of one shape that count every label of a text once: all ids but the first.
+
+    Windows follow one another. The last one ends with the text and counts only labels that are not
+    in the window before; it is repeated to fill the last batch, and counts nothing there.
+    """
+
+    def __init__(self, ids: np.ndarray, *, context: int, size: int) -> None:
+        """Choose the windows; arguments as of `RandomWindows`."""
+        self._ids, self._context = ids, context
+        begins = np.arange(0, len(ids) - 1, context)
+        begins = np.append(begins, np.full(-len(begins) % size, len(ids)))
+        self._begins = begins.reshape(-1, size)
+
+    def __len__(self) -> int:
+        return len(self._begins)
+
+    def rows(self, number: int) -> Rows[TextBatch]:
+        """As in `Batches`."""
+        begins = self._begins[number]
+        return Rows(len(begins), lambda part: TextBatch.at(self._ids, begins[part], self._context))
+
+
+def _checked_lengths(examples: Examples, layout: Buckets[Any] | PackedRows) -> np.ndarray:
     if not len(examples.lengths):
-        raise UsageError(f"there is no example to {use}")
-    layout.check(examples.lengths)
+        raise UsageError("the data has no example")
+    longest, row = examples.lengths.max(axis=0), np.max(layout.longest)
+    if (longest > layout.longest).any():
+        raise UsageError(
+            f"an example needs {longest.max()} positions, and a row has {np.min(layout.longest)}: "
+            f"raise {layout.field}"
+        )
+    if row > layout.tokens:
+        raise UsageError(
+            f"a batch of {layout.tokens} tokens has no room for a row of {row}: raise batch.tokens"
+        )
     return examples.lengths
 
 

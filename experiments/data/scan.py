@@ -14,9 +14,9 @@ import numpy as np
 
 from experiments.config.build import option
 from experiments.config.parts import RandomData
-from experiments.data.examples import SentencePair
 from experiments.data.sequences import generator
 from experiments.data.source import Source
+from experiments.data.tokenizers import SentencePair
 from experiments.errors import one_of
 from experiments.files import read_lines
 from experiments.registry import dataset

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from experiments.config.build import as_tree, option
 from experiments.config.parts import RandomData, Sizes
-from experiments.data.examples import SentencePair
 from experiments.data.source import Source
+from experiments.data.tokenizers import SentencePair
 from experiments.registry import dataset
 
 # Share of opinions that are negated. At a half, counts of words would be independent of the class,

@@ -16,9 +16,8 @@ import numpy as np
 from attention.modules.numbers import check_number
 from experiments.config.build import option
 from experiments.config.parts import TRAIN_PER_SYMBOL, RandomData, Sizes
-from experiments.data.examples import SentencePair
 from experiments.data.source import Source
-from experiments.data.tokenizers import Words
+from experiments.data.tokenizers import SentencePair, Words
 from experiments.registry import dataset
 
 DIGITS = 10

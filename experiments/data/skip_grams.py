@@ -30,23 +30,13 @@ class SkipGramBatch(NamedTuple):
     counted: np.ndarray
 
 
-def keep_probabilities(counts: np.ndarray, threshold: float) -> np.ndarray:
-    """Return the probability that an occurrence of a word is kept: √(t / f), at most 1.
-
-    Frequent words give little information about their neighbours (Mikolov et al. 2013, equation 5).
-    The threshold t is the share f of all words up to which a word is always kept.
-    """
-    share = counts / counts.sum()
-    return np.minimum(1, np.sqrt(threshold / np.maximum(share, np.finfo(float).tiny)))
-
-
 class SkipGramBatches(Batches[SkipGramBatch]):
     """The batch of each training step, drawn with replacement: a pure function of (seed, step).
 
-    Occurrences of frequent words are left out at random, anew for each skip-gram, and distances
-    count the words that are kept. A negative may happen to be a neighbour, as in equation 4 of
-    Mikolov et al. 2013. All of a batch are drawn where some of its rows are read, since each
-    depends on those that were left out before it.
+    Occurrences of frequent words, which tell little about their neighbours, are left out at random,
+    anew for each skip-gram, and distances count the words that are kept. A negative may happen to
+    be a neighbour, as in equation 4 of Mikolov et al. 2013. All of a batch are drawn where some of
+    its rows are read, since each depends on those that were left out before it.
     """
 
     padding = 0.0
@@ -70,7 +60,8 @@ class SkipGramBatches(Batches[SkipGramBatch]):
             ends: index where each sentence ends.
             vocab_size: V.
             window: distance of the farthest neighbour.
-            threshold: as in `keep_probabilities`.
+            threshold: share t of all words up to which a word is always kept; an occurrence of one
+                with a share f is kept with probability √(t / f).
             size: B.
             negatives: random words of each skip-gram.
             seed: of the batches.
@@ -82,7 +73,8 @@ class SkipGramBatches(Batches[SkipGramBatch]):
         self._size, self._negatives, self._seed = size, negatives, seed
         parts = np.array_split(ids, len(ids) // CHUNK + 1)
         counts = sum(np.bincount(part, minlength=vocab_size) for part in parts)
-        self._keep = keep_probabilities(counts, threshold)
+        share = np.maximum(counts / counts.sum(), np.finfo(float).tiny)
+        self._keep = np.minimum(1, np.sqrt(threshold / share))  # equation 5 of Mikolov et al. 2013
         weights = counts**POWER
         self._table = np.cumsum(weights / weights.sum())  # of negatives
         self._share = len(self._draw(np.random.default_rng(0), TRIED)) / TRIED

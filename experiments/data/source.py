@@ -1,17 +1,40 @@
-"""A source of examples, what tasks need to know of it, and its splits."""
+"""Sources of examples, and their splits, which are prepared on disk.
 
-from collections.abc import Callable, Iterable, Iterator
+Text is stored for random access, ids and lengths as memory-mapped arrays. Files are named after
+their content, so they are written once and are never out of date. Neither writing nor reading holds
+more than some thousand examples in memory.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from experiments.data.examples import SentencePair
-from experiments.data.store import ImageStore, MapFunction, TextStore, store_text
-from experiments.data.tokenizers import Text, Words
+import numpy as np
+from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
+
+from experiments.data.tokenizers import (
+    EncodedPair,
+    SentencePair,
+    Text,
+    Tokenizers,
+    Words,
+    fingerprint,
+)
 from experiments.errors import as_usage_errors, one_of
+from experiments.files import PART, publish, remove_abandoned, write_whole
 from experiments.registry import DATASETS
 
+CHUNK = 4_096  # examples that are read at once
+FILES = "ids", "lengths", "ends"
 EVERY_WORD = Words()
+
+MapFunction = Callable[[Callable[[int], Any], Iterable[int]], Iterable[Any]]  # such as `map`
 
 
 @dataclass(frozen=True)
@@ -49,7 +72,7 @@ class Source:
         return ("train", "validation", *self.tests)
 
 
-class Splits(dict[str, TextStore | ImageStore]):
+class Splits(dict[str, "TextStore | ImageStore"]):
     """Splits of the data of a config by name; each is read when it is first used."""
 
     def __init__(
@@ -73,7 +96,7 @@ class Splits(dict[str, TextStore | ImageStore]):
         lacks = not has_targets and DATASETS[config.name].source.may_lack_target
         self._config = replace(config, target="") if lacks else config
 
-    def __missing__(self, split: str) -> TextStore | ImageStore:
+    def __missing__(self, split: str) -> "TextStore | ImageStore":
         """Read a split; its text is stored in `cache`, its images are in memory.
 
         Raises:
@@ -90,18 +113,177 @@ class Splits(dict[str, TextStore | ImageStore]):
             one_of("split", split, source.splits)
             if source.has_images:
                 self[split] = ImageStore(load())
-                _check_range(config.name, self[split])
+                for image, *_ in self[split]:  # of the range of those of `--mode=predict`
+                    low, high = image.min(), image.max()
+                    if not 0 <= low <= high <= 1:
+                        raise ValueError(
+                            f"the images of data.name={config.name} must have values from 0 to 1, "
+                            f"got {low} to {high}"
+                        )
             else:
                 name = source.name and f"{config.name} {source.name(config)} {split}"
                 self[split] = store_text(self.cache, load, name)
         return self[split]
 
 
-def _check_range(name: str, images: ImageStore) -> None:
-    """Raise a ValueError for images of another range than those of `--mode=predict`."""
-    for image, *_ in images:
-        low, high = image.min(), image.max()
-        if not 0 <= low <= high <= 1:
-            raise ValueError(
-                f"the images of data.name={name} must have values from 0 to 1, got {low} to {high}"
-            )
+class TextStore(Sequence[SentencePair]):
+    """Sentence pairs in an array_record file, whose name is a hash of them."""
+
+    def __init__(self, path: Path) -> None:
+        """Take the path of a file that `store_text` wrote."""
+        self.path = path
+        self.fingerprint = path.stem
+
+    @property
+    def _reader(self) -> ArrayRecordReader:
+        return ArrayRecordReader(str(self.path))
+
+    def __len__(self) -> int:
+        return self._reader.num_records()
+
+    def __getitem__(self, index: int | slice) -> SentencePair | list[SentencePair]:
+        """One pair, or the pairs of a slice."""
+        if isinstance(index, slice):
+            return self.take(range(len(self))[index])
+        return self.take([range(len(self))[index]])[0]
+
+    def take(self, indices: Iterable[int]) -> list[SentencePair]:
+        """The pairs of these numbers."""
+        return [SentencePair(*json.loads(record)) for record in self._reader.read([*indices])]
+
+    def __iter__(self) -> Iterator[SentencePair]:
+        """Every pair, read in chunks."""
+        for start in range(0, len(self), CHUNK):
+            yield from self[start : start + CHUNK]
+
+
+class ImageStore(list[SentencePair]):
+    """Images and their classes, in memory."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the images and classes."""
+        return fingerprint(part for pair in self for part in (pair.source.tobytes().hex(), pair[1]))
+
+
+class IdStore(Sequence[EncodedPair]):
+    """Ids of sentence pairs, or of their sources alone, in memory-mapped files.
+
+    Attributes:
+        path: the folder; its name depends on the text and on the tokenizers.
+        ids: of all pairs, one side after the other.
+        ends: index in `ids` where each side ends: `[pairs, sides]`.
+        lengths: positions of each side, ends included: `[pairs, sides]`.
+    """
+
+    def __init__(self, folder: Path, sides: int) -> None:
+        """Open a folder that `store_ids` wrote."""
+        self.path = folder
+        self.ids = np.asarray(np.memmap(folder / "ids", np.int32, "r"))
+        self.ends = np.asarray(np.memmap(folder / "ends", np.int64, "r")).reshape(-1, sides)
+        self.lengths = np.asarray(np.memmap(folder / "lengths", np.int32, "r")).reshape(-1, sides)
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, index: int) -> EncodedPair:
+        """The ids of a pair."""
+        sides = zip(self.ends[index].tolist(), self.lengths[index].tolist(), strict=True)
+        return EncodedPair(*(self.ids[end - length + 1 : end] for end, length in sides))
+
+
+def store_text(
+    cache: Path, read: Callable[[], Iterable[SentencePair]], name: str | None = None
+) -> TextStore:
+    """Write sentence pairs, if the same are not stored yet, and open them.
+
+    Args:
+        cache: folder of prepared data.
+        read: returns the pairs, which are read once.
+        name: of data that never changes; if it is stored, it is not read again.
+    """
+    folder = cache / "text"
+    folder.mkdir(parents=True, exist_ok=True)
+    known = folder / f"{fingerprint([name])}.name" if name else None
+    if known and known.exists() and (path := folder / known.read_text()).exists():
+        return TextStore(path)
+    remove_abandoned(folder)
+    with TemporaryDirectory(dir=folder, suffix=PART) as temporary:
+        part, content = Path(temporary) / "records", hashlib.sha256()
+        writer = ArrayRecordWriter(str(part), "group_size:1,uncompressed")
+        try:
+            for pair in read():
+                record = json.dumps(pair).encode()
+                content.update(record)
+                writer.write(record)
+        finally:
+            writer.close()
+        path = folder / f"{content.hexdigest()[:16]}.array_record"
+        publish(part, path)
+    if known:
+        write_whole(known, path.name)
+    return TextStore(path)
+
+
+def store_ids(
+    cache: Path,
+    texts: TextStore,
+    tokenizers: Tokenizers,
+    max_ids: int | None = None,
+    map_function: MapFunction = map,
+) -> IdStore:
+    """Write the ids of sentence pairs, if they are not stored yet, and open them.
+
+    Args:
+        cache: folder of prepared data.
+        texts: the pairs.
+        tokenizers: of their sides; an unknown word is a ValueError.
+        max_ids: of an example; the rest of a longer source becomes further examples. No limit if
+            None.
+        map_function: calls a function for each of some items, and returns the results in their
+            order; `experiments.prepare.beam_map` uses several machines.
+    """
+    known = [*filter(None, tokenizers)]
+    learned = fingerprint(f"{each.FILE} {each.as_bytes().hex()}" for each in known)
+    folder = cache / "ids" / f"{texts.path.stem}.{learned}.{max_ids or 'whole'}"
+    if not folder.exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        remove_abandoned(folder.parent)
+        with TemporaryDirectory(dir=folder.parent, suffix=PART) as temporary:
+            part = Path(temporary) / "ids"
+            encode = partial(_encoded, texts, tokenizers, max_ids)
+            _write_ids(part, map_function(encode, range(0, len(texts), CHUNK)))
+            try:
+                publish(part, folder)
+            except OSError:
+                if not folder.exists():  # no other process has written the same meanwhile
+                    raise
+    return IdStore(folder, len(known))
+
+
+def _encoded(
+    texts: TextStore, tokenizers: Tokenizers, max_ids: int | None, start: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ids of a chunk of pairs, and the number of ids of each side."""
+    num_sides = len([*filter(None, tokenizers)])
+    encoded = []
+    for pair in texts[start : start + CHUNK]:
+        sides = tokenizers.encode(pair)[:num_sides]
+        if max_ids:  # of sources alone
+            (ids,) = sides
+            sides = [ids[first : first + max_ids] for first in range(0, len(ids), max_ids)]
+        encoded += [np.array(ids, np.int32) for ids in sides]
+    sizes = np.array([len(ids) for ids in encoded], np.int32)
+    return np.concatenate([np.zeros(0, np.int32), *encoded]), sizes
+
+
+def _write_ids(folder: Path, chunks: Iterable[tuple[np.ndarray, np.ndarray]]) -> None:
+    folder.mkdir()
+    end = 0
+    with ExitStack() as stack:
+        files = [stack.enter_context((folder / name).open("wb")) for name in FILES]
+        for ids, sizes in chunks:
+            arrays = ids, sizes + 1, end + np.cumsum(sizes, dtype=np.int64)
+            end += len(ids)
+            for file, array in zip(files, arrays, strict=True):
+                file.write(array)

@@ -11,18 +11,19 @@ import numpy as np
 import sentencepiece
 
 from experiments.config.parts import SMALLEST_SUBWORDS, TextPart
-from experiments.data.examples import EncodedExamples, EncodedPair, SentencePair
 from experiments.data.tokenizers import (
     BOS,
     EOS,
     PAD,
     SPECIALS,
+    EncodedExamples,
+    EncodedPair,
+    SentencePair,
     Text,
     Tokenizer,
     Tokenizers,
     without_specials,
 )
-from experiments.errors import UsageError
 
 BLANK = "▁"  # of sentencepiece, for a blank
 LARGEST = 8_000  # subwords, of a size that the text decides
@@ -100,13 +101,13 @@ class SubwordTokenizer(Tokenizer):
 
 @dataclass(frozen=True)
 class Subwords(Text):
-    """Subwords, as `config.text` describes them: kind, size, and whether the sides share them."""
+    """Subwords, as `config.text` describes them: kind, size, and whether the sides share them.
+
+    There are at most `size`, but at least one for each character.
+    """
 
     FILE = SubwordTokenizer.FILE
     LEARNED_FROM = 1_000_000
-
-    def _is_shared(self, config: TextPart) -> bool:
-        return config.joint
 
     def _learn(self, config: TextPart, texts: Callable[[], Iterator[str]]) -> SubwordTokenizer:
         """Learn a model that changes no character and has a subword for every byte."""
@@ -115,28 +116,29 @@ class Subwords(Text):
         def lines() -> Iterator[str]:
             return (escape(text).replace(UNKNOWN, STAND_IN) for text in texts())
 
-        size = config.size or fitting_size(lines())
-        try:
-            sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=lines(),
-                model_writer=model,
-                model_type=config.kind,
-                vocab_size=size,
-                hard_vocab_limit=config.size > 0,
-                pad_id=PAD,
-                bos_id=BOS,
-                eos_id=EOS,
-                unk_id=EOS + 1,
-                character_coverage=1.0,
-                byte_fallback=True,
-                normalization_rule_name="identity",
-                remove_extra_whitespaces=False,
-                max_sentence_length=10 + max(len(line.encode()) for line in lines()),
-                num_threads=1,  # for the same bytes each time
-                minloglevel=2,
-            )
-        except RuntimeError as error:
-            raise UsageError(f"text.size={config.size} {_reason(str(error))}") from error
+        characters, words = {" "}, 0
+        for line in lines():
+            characters.update(line)
+            words += len(line.split())
+        least = SMALLEST_SUBWORDS + len(characters)
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=lines(),
+            model_writer=model,
+            model_type=config.kind,
+            vocab_size=max(least, config.size or min(LARGEST, words // 10)),
+            hard_vocab_limit=False,  # a short text has fewer
+            pad_id=PAD,
+            bos_id=BOS,
+            eos_id=EOS,
+            unk_id=EOS + 1,
+            character_coverage=1.0,
+            byte_fallback=True,
+            normalization_rule_name="identity",
+            remove_extra_whitespaces=False,
+            max_sentence_length=10 + max(len(line.encode()) for line in lines()),
+            num_threads=1,  # for the same bytes each time
+            minloglevel=2,
+        )
         return SubwordTokenizer(model.getvalue())
 
     def _parse(self, content: bytes) -> SubwordTokenizer:
@@ -146,24 +148,6 @@ class Subwords(Text):
         except RuntimeError as error:
             raise ValueError("it is no model of sentencepiece") from error
         return tokenizer
-
-
-def fitting_size(texts: Iterable[str]) -> int:
-    """Return a size by the text: a tenth of its words, and at least one for each character."""
-    characters, words = set(), 0
-    for text in texts:
-        characters.update(text)
-        words += len(text.split())
-    return min(LARGEST, max(SMALLEST_SUBWORDS + len(characters), words // 10))
-
-
-def _reason(error: str) -> str:
-    """Return what is wrong with a size, from the message of sentencepiece."""
-    if high := re.search(r"too high .*<= (\d+)", error):
-        return f"is more than this text has: choose at most {high[1]}"
-    if low := re.search(r"smaller than required_chars\. \d+ vs (\d+)", error):
-        return f"is less than this text needs: choose at least {low[1]}"
-    return f"cannot be learned: {error.strip().rpartition('] ')[2]}"
 
 
 class SubwordDropout:
@@ -234,9 +218,7 @@ class PairDropout:
 
     def __init__(self, tokenizers: Tokenizers, rate: float, most: tuple[int, int]) -> None:
         """Take tokenizers and a rate as `SubwordDropout`, and most positions of each side."""
-        self._source = self._target = SubwordDropout(tokenizers.source, rate)
-        if tokenizers.target != tokenizers.source:
-            self._target = SubwordDropout(tokenizers.target, rate)
+        self._segment = [SubwordDropout(tokenizer, rate) for tokenizer in tokenizers]
         self._most = most
 
     def __call__(
@@ -248,7 +230,8 @@ class PairDropout:
         """Return new segmentations, drawn by `random`; `plain` ones of pairs that get too long."""
         encoded = EncodedExamples[EncodedPair]()
         for pair, whole in zip(pairs, plain, strict=True):
-            new = EncodedPair(self._source(pair.source, random), self._target(pair.target, random))
+            sides = zip(self._segment, pair, strict=False)
+            new = EncodedPair(*(segment(text, random) for segment, text in sides))
             has_room = all(len(ids) < most for ids, most in zip(new, self._most, strict=True))
             encoded.append(new if has_room else whole)
         return encoded

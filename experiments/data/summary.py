@@ -18,9 +18,8 @@ from typing import ClassVar, NamedTuple
 from attention.modules.numbers import check_number
 from experiments.config.build import option
 from experiments.config.parts import SMALLEST_TRAIN, RandomData, Sizes
-from experiments.data.examples import SentencePair
 from experiments.data.source import Source
-from experiments.data.tokenizers import Words
+from experiments.data.tokenizers import SentencePair, Words
 from experiments.registry import dataset
 
 PERSONS = ("anna", "ben", "clara", "david", "emma", "frank", "grace", "hugo")

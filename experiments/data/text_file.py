@@ -16,11 +16,10 @@ from typing import ClassVar
 from experiments.config.build import option
 from experiments.config.parts import RandomData
 from experiments.data.corpora import name_of_files
-from experiments.data.examples import SentencePair
 from experiments.data.sequences import generator
 from experiments.data.source import Source
 from experiments.data.subwords import Subwords
-from experiments.data.tokenizers import Characters
+from experiments.data.tokenizers import Characters, SentencePair
 from experiments.data.toy import ToyTranslation, sample
 from experiments.registry import dataset
 
@@ -30,11 +29,7 @@ KINDS = "a text file, a folder of train.txt, validation.txt and test.txt, or '' 
 
 
 def characters(config: "TextFileData", split: str, _: Path) -> Iterator[SentencePair]:
-    """Yield a split in chunks that follow one another.
-
-    Raises:
-        ValueError: a file that cannot be read.
-    """
+    """Yield a split in chunks that follow one another; a ValueError names a file without text."""
     with _bytes_of(config, split) as (text, *cuts):
         start, end = (_next_character(text, index) for index in cuts)
         decoder = getincrementaldecoder("utf-8" if start else "utf-8-sig")()
@@ -47,11 +42,7 @@ def characters(config: "TextFileData", split: str, _: Path) -> Iterator[Sentence
 
 
 def lines(config: "TextFileData", split: str, _: Path) -> Iterator[SentencePair]:
-    """Yield the lines of a split that are not blank.
-
-    Raises:
-        ValueError: a file that cannot be read, or that has too few lines.
-    """
+    """Yield the lines of a split that are not blank; a ValueError names a file without any."""
     is_empty = True
     with _bytes_of(config, split) as (text, *cuts):
         start, end = (_next_line(text, index - 1) if index else 0 for index in cuts)
@@ -74,22 +65,18 @@ def toy_text(config: "TextFileData") -> str:
 
 @contextmanager
 def _bytes_of(config: "TextFileData", split: str) -> Iterator[tuple[bytes | mmap, int, int]]:
-    """Yield all bytes of a text, and the indices where a split begins and ends.
-
-    Raises:
-        ValueError: a file that is missing, empty or no text.
-    """
+    """Yield all bytes of a text, and the indices where a split begins and ends."""
     path, cut = Path(config.path), CUTS[split]
     if config.path and path.is_dir():
         path, cut = path / f"{split}.txt", (0.0, 1.0)
     try:
-        if not config.path:
-            text = toy_text(config).encode()
-        elif not path.stat().st_size:
+        if config.path and not path.stat().st_size:
             raise ValueError(f"data.path={path} is empty")
-        else:
+        if config.path:
             with path.open("rb") as file:
                 text = mmap(file.fileno(), 0, access=ACCESS_READ)
+        else:
+            text = toy_text(config).encode()
         yield text, *(int(len(text) * share) for share in cut)
     except FileNotFoundError:
         raise ValueError(f"data.path={path} is not there: name {KINDS}") from None

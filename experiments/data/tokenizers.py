@@ -1,5 +1,6 @@
-"""Tokenizers convert text to ids and back; `subwords.py` has those of subwords."""
+"""Texts and their ids: pairs of sentences, and tokenizers; `subwords.py` has those of subwords."""
 
+import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -8,17 +9,64 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
+
+import numpy as np
 
 from experiments.config.parts import TextPart
-from experiments.data.examples import EncodedPair, SentencePair, fingerprint
 from experiments.errors import UsageError, nearest
 from experiments.files import write_whole
+
+Ids = Sequence[int] | np.ndarray
+Example = TypeVar("Example", bound=tuple[Ids, ...])
 
 SIDES = ("source", "target")
 PAD, BOS, EOS = 0, 1, 2
 SPECIALS = ("<pad>", "<bos>", "<eos>")
 UNKNOWN_CHARACTER = "\ufffd"  # in place of those that the training text lacks
+
+
+class SentencePair(NamedTuple):
+    """A sentence, its translation, and which of their words correspond.
+
+    Attributes:
+        source: plain text; in data of images an array.
+        target: plain text, or the name of a class; "" if there is none.
+        links: "0-0 1-2", which tokens of the two correspond, source first.
+    """
+
+    source: str
+    target: str = ""
+    links: str = ""
+
+    @property
+    def alignment(self) -> list[tuple[int, int]]:
+        """The links as indices (source token, target token)."""
+        return [tuple(map(int, link.split("-"))) for link in self.links.split()]
+
+
+class EncodedPair(NamedTuple):
+    """Ids of a source and a target sentence, without begin and end."""
+
+    source: Ids
+    target: Ids = ()
+
+
+class EncodedExamples(list[Example]):
+    """Examples in memory; each is a tuple of the ids of its sides."""
+
+    @cached_property
+    def lengths(self) -> np.ndarray:
+        """Positions of each side, its end included: `[examples, sides]`."""
+        return np.array([[len(side) + 1 for side in example] for example in self])
+
+
+def fingerprint(lines: Iterable[str]) -> str:
+    """Return sixteen hexadecimal digits of the SHA-256 of lines."""
+    digest = hashlib.sha256()
+    for line in lines:
+        digest.update(f"{line}\n".encode())
+    return digest.hexdigest()[:16]
 
 
 def tokenize(text: str) -> list[str]:
@@ -50,11 +98,6 @@ class Vocabulary:
     """A list of words, whose ids are their indices; padding, begin and end come first."""
 
     words: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        """Check that the list can be read back."""
-        if self.words[:3] != SPECIALS or len({*self.words}) != len(self.words):
-            raise ValueError(f"a vocabulary starts with {SPECIALS} and contains each word once")
 
     @classmethod
     def of(cls, sentences: Iterable[Sequence[str]]) -> Self:
@@ -88,18 +131,14 @@ class Vocabulary:
     def __len__(self) -> int:
         return len(self.words)
 
-    def encode(self, sentence: Sequence[str], kind: str = "word") -> list[int]:
-        """Return the ids of the words, without begin and end.
-
-        Raises:
-            ValueError: a word that is unknown, named as a `kind`, with the nearest that is known.
-        """
+    def encode(self, sentence: Sequence[str]) -> list[int]:
+        """Return the ids of words, without begin and end; a ValueError names an unknown one."""
         try:
             return [self.ids[word] for word in sentence]
         except KeyError as error:
             (word,) = error.args
             hint = nearest(word, self.ids, quote=True)
-            raise ValueError(f"the {kind} {word!r} is not in the vocabulary{hint}") from None
+            raise ValueError(f"the word {word!r} is not in the vocabulary{hint}") from None
 
     def decode(self, ids: Iterable[int]) -> list[str]:
         """Return the words of ids up to the first end; padding and begin are left out."""
@@ -171,8 +210,7 @@ class WordTokenizer(Tokenizer):
         return len(self.vocabulary)
 
     def encode(self, text: str) -> list[int]:
-        kind = "class" if self.tokens is WHOLE else "word"
-        return self.vocabulary.encode(self.tokens.tokenize(text), kind)
+        return self.vocabulary.encode(self.tokens.tokenize(text))
 
     def read(self, text: str) -> list[int]:
         """Return the ids; a full stop at the end is removed, and the case of words corrected."""
@@ -199,13 +237,6 @@ class CharacterTokenizer(Tokenizer):
     FILE = "characters.{side}.json"
 
     characters: str
-
-    def __post_init__(self) -> None:
-        """Check that a text can be read back."""
-        if len(self.ids) != len(self.characters) or UNKNOWN_CHARACTER not in self.ids:
-            raise ValueError(
-                f"a list of characters contains each once, and {UNKNOWN_CHARACTER!r} among them"
-            )
 
     @classmethod
     def of(cls, texts: Iterable[str]) -> Self:
@@ -252,12 +283,9 @@ class Tokenizers(NamedTuple):
     target: Tokenizer | None
 
     def encode(self, pair: SentencePair) -> EncodedPair:
-        """Return both sides of a pair as ids.
+        """Return both sides of a pair as ids; a ValueError names an unknown word.
 
         A source without a tokenizer stays as it is, and such a target is left out.
-
-        Raises:
-            ValueError: an unknown word.
         """
         source, target = self
         return EncodedPair(
@@ -272,26 +300,30 @@ class Tokenizers(NamedTuple):
             UsageError: the directory contains other tokenizers, with which a model may be trained.
         """
         for side, tokenizer in zip(SIDES, self, strict=True):
-            if tokenizer is None:
-                continue
-            path = directory / tokenizer.FILE.format(side=side)
-            if not path.exists():
+            path = tokenizer and directory / tokenizer.FILE.format(side=side)
+            if path and not path.exists():
                 write_whole(path, tokenizer.as_bytes())
-            elif path.read_bytes() != tokenizer.as_bytes():
+            elif path and path.read_bytes() != tokenizer.as_bytes():
                 raise UsageError(
                     f"{path} holds other words than the data, and is left as it is: choose "
                     "another --workdir"
                 )
 
 
+@dataclass(frozen=True)
 class Text(ABC):
     """How the text of a dataset becomes tokens.
 
-    Methods take `config.text`, and the sides that have tokens: 0, the source, and 1, the target.
+    `sides` of its methods are those that have tokens: 0, the source, and 1, the target.
+
+    Attributes:
+        shared: whether both sides have the tokens of both; of subwords, `config.text` decides it.
     """
 
-    FILE: ClassVar[str]
+    FILE: ClassVar[str]  # as of its tokenizer
     LEARNED_FROM: ClassVar[int | None] = None  # pairs at the beginning of the data; None: all
+
+    shared: bool = field(default=False, kw_only=True)
 
     def learn(
         self,
@@ -317,16 +349,12 @@ class Text(ABC):
                 write_whole(path, self._learn(config, texts).as_bytes())
             return self._read(path)
 
-        if len(sides) == 2 and self._is_shared(config):
+        if len(sides) == 2 and (config.joint if config else self.shared):
             return Tokenizers(*[tokenizer(*sides)] * 2)
         return Tokenizers(*(tokenizer(side) if side in sides else None for side in (0, 1)))
 
     def load(self, directory: Path, sides: Sequence[int] = (0, 1)) -> Tokenizers:
-        """Load what `Tokenizers.keep` wrote.
-
-        Raises:
-            UsageError: a file that is missing or damaged.
-        """
+        """Load what `keep` wrote; raise a UsageError for a file that is missing or damaged."""
         paths = [directory / self.FILE.format(side=side) for side in SIDES]
         return Tokenizers(*(self._read(paths[n]) if n in sides else None for n in (0, 1)))
 
@@ -335,10 +363,6 @@ class Text(ABC):
             return self._parse(path.read_bytes())
         except (OSError, ValueError) as error:
             raise UsageError(f"{path} cannot be read: {error}") from error
-
-    def _is_shared(self, config: TextPart | None) -> bool:
-        """Return whether both sides have the same tokens."""
-        return False
 
     @abstractmethod
     def _learn(self, config: TextPart | None, texts: Callable[[], Iterator[str]]) -> Tokenizer: ...
@@ -349,26 +373,19 @@ class Text(ABC):
 
 @dataclass(frozen=True)
 class Words(Text):
-    """All words of the training sentences.
-
-    Attributes:
-        tokens: how text becomes words and back.
-        shared: whether both sides have the words of both.
-    """
+    """All words of the training sentences; `tokens` tells how text becomes words and back."""
 
     FILE = WordTokenizer.FILE
 
     tokens: Tokens = SPACED
-    shared: bool = False
-
-    def _is_shared(self, config: TextPart | None) -> bool:
-        return self.shared
 
     def _learn(self, config: TextPart | None, texts: Callable[[], Iterator[str]]) -> WordTokenizer:
         return WordTokenizer(Vocabulary.of(map(self.tokens.tokenize, texts())), self.tokens)
 
     def _parse(self, content: bytes) -> WordTokenizer:
         words = content.decode().removesuffix("\n").split("\n")
+        if (*words[:3],) != SPECIALS:
+            raise ValueError(f"a vocabulary starts with {SPECIALS}")
         return WordTokenizer(Vocabulary((*words,)), self.tokens)
 
 

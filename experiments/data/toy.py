@@ -21,9 +21,8 @@ from absl import logging
 
 from experiments.config.build import option
 from experiments.config.parts import SMALLEST_TRAIN, RandomData, Sizes
-from experiments.data.examples import SentencePair
 from experiments.data.source import Source
-from experiments.data.tokenizers import WORDS, Words, tokenize
+from experiments.data.tokenizers import WORDS, SentencePair, Words, tokenize
 from experiments.data.toy_language.sentences import derive
 from experiments.registry import dataset
 

@@ -13,9 +13,8 @@ from attention.modules import Classifier, Embedding, PatchEmbedding
 from experiments.analysis.collect import Example
 from experiments.config import Config
 from experiments.config.parts import ClassifierModel, ExampleBatchPart, LabelTrainPart
-from experiments.data.examples import EncodedPair
 from experiments.data.pipeline import Buckets, ShuffledBatches, SortedBatches
-from experiments.data.tokenizers import PAD, SPECIALS, WHOLE, Tokenizers, Words
+from experiments.data.tokenizers import PAD, SPECIALS, WHOLE, EncodedPair, Tokenizers, Words
 from experiments.learner import TrainState
 from experiments.losses import TokenLosses
 from experiments.registry import DATASETS, TaskParts, task

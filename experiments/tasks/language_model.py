@@ -14,8 +14,14 @@ from attention.primitives import masks
 from experiments.analysis.collect import Example
 from experiments.config.parts import DecoderModel, LabelTrainPart, SamplingPart, TextBatchPart
 from experiments.data.packing import PackedBatch
-from experiments.data.pipeline import PackedRows, ShuffledBatches, SortedBatches
-from experiments.data.text_windows import FixedWindows, RandomWindows, TextBatch
+from experiments.data.pipeline import (
+    FixedWindows,
+    PackedRows,
+    RandomWindows,
+    ShuffledBatches,
+    SortedBatches,
+    TextBatch,
+)
 from experiments.data.tokenizers import BOS
 from experiments.errors import UsageError
 from experiments.experts import make_layer

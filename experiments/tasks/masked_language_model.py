@@ -15,11 +15,10 @@ from attention.primitives import masks
 from experiments.analysis.collect import Example
 from experiments.analysis.senses import SenseVectors, check_senses, sense_accuracy
 from experiments.config.parts import EncoderModel, LabelTrainPart, SentenceBatchPart
-from experiments.data.examples import EncodedExamples, EncodedPair
-from experiments.data.masking import FixedMasks, MaskedBatch, MaskedBatches, Masking
+from experiments.data.masking import MaskedBatch, MaskedBatches
 from experiments.data.packing import Batch
-from experiments.data.pipeline import Buckets, SortedBatches
-from experiments.data.tokenizers import EOS, SPECIALS
+from experiments.data.pipeline import Buckets, ShuffledBatches, SortedBatches
+from experiments.data.tokenizers import EOS, SPECIALS, EncodedExamples, EncodedPair
 from experiments.data.toy_language.phenomena import occurrences
 from experiments.learner import TrainState
 from experiments.losses import TokenLosses
@@ -63,12 +62,12 @@ class MaskedLanguageModeling(Task[MaskedBatch]):
         if self.source.has_phenomena:
             check_senses(self.examples("train"), self.examples("test"))
         lengths, seed = self.config.batch.bucket_lengths, self.config.seed
-        masking = Masking(self.gap, seed)
-        return MaskedBatches(self.ids("train"), self._layout(*lengths), masking, seed=seed)
+        batches = ShuffledBatches(self.ids("train"), self._layout(*lengths), seed=seed)
+        return MaskedBatches(batches, self.gap, seed)
 
-    def batches(self, split: str) -> FixedMasks:
+    def batches(self, split: str) -> MaskedBatches:
         """As in `Task`; the gaps are always the same."""
-        return FixedMasks(self.ids(split), self._layout(), Masking(self.gap, 0))
+        return MaskedBatches(SortedBatches(self.ids(split), self._layout()), self.gap)
 
     def loss(
         self, model: MaskedLanguageModel, batch: MaskedBatch, rng: Array | None

@@ -21,18 +21,23 @@ from experiments.analysis.collect import Collector, Example
 from experiments.config import Config
 from experiments.config.parts import MONITORED, with_steps
 from experiments.data.corpora import warn_dropped
-from experiments.data.examples import EncodedExamples, EncodedPair, SentencePair
-from experiments.data.pipeline import FiniteBatches, TrainingBatches, reads_rows
-from experiments.data.source import Splits
-from experiments.data.store import (
+from experiments.data.pipeline import Batches, TrainingBatches
+from experiments.data.source import (
     IdStore,
     ImageStore,
     MapFunction,
+    Splits,
     TextStore,
     store_ids,
     store_text,
 )
-from experiments.data.tokenizers import SIDES, Tokenizers
+from experiments.data.tokenizers import (
+    SIDES,
+    EncodedExamples,
+    EncodedPair,
+    SentencePair,
+    Tokenizers,
+)
 from experiments.errors import UsageError, as_usage_errors, one_of
 from experiments.learner import Learner, TrainState
 from experiments.losses import Objective, TokenLosses, objective
@@ -167,10 +172,10 @@ class Task(ABC, Generic[Batch]):
         """Return the batch of each training step."""
 
     @abstractmethod
-    def batches(self, split: str) -> FiniteBatches[Batch] | Iterable[Batch]:
+    def batches(self, split: str) -> Batches[Batch] | Iterable[Batch]:
         """Return batches that contain every example of a split once, in a fixed order.
 
-        Of `FiniteBatches`, each process reads its rows alone; others are read whole.
+        Of `Batches`, each process reads its rows alone; others are read whole.
         """
 
     @abstractmethod
@@ -283,7 +288,7 @@ class Task(ABC, Generic[Batch]):
     @cached_property
     def _validation(self) -> Iterable[Batch]:
         batches = self.batches("validation")
-        return batches if reads_rows(batches) else [*batches]
+        return batches if isinstance(batches, Batches) else [*batches]
 
     def _evaluated(self, state: TrainState) -> dict[str, float]:
         """Return the numbers of the evaluators that are no metrics."""

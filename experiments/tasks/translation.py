@@ -24,12 +24,19 @@ from experiments.config.parts import (
     RecurrentModel,
     SearchPart,
 )
-from experiments.data.examples import EncodedExamples, EncodedPair
 from experiments.data.packing import Batch, PackedPairs, row_lengths
 from experiments.data.pipeline import Buckets, PackedRows, ShuffledBatches, SortedBatches
 from experiments.data.source import Splits
 from experiments.data.subwords import PairDropout
-from experiments.data.tokenizers import BOS, EOS, PAD, SPECIALS, Tokenizers
+from experiments.data.tokenizers import (
+    BOS,
+    EOS,
+    PAD,
+    SPECIALS,
+    EncodedExamples,
+    EncodedPair,
+    Tokenizers,
+)
 from experiments.data.toy_language.phenomena import by_phenomenon
 from experiments.errors import UsageError
 from experiments.learner import TrainState

@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 
 from experiments.config.parts import TrainPart, with_steps
-from experiments.data.examples import EncodedExamples, EncodedPair
-from experiments.data.pipeline import Buckets, Epoch, PackedRows, ShuffledBatches
-from experiments.data.text_windows import RandomWindows
-from experiments.errors import UsageError
+from experiments.data.pipeline import Buckets, Epoch, PackedRows, RandomWindows, ShuffledBatches
+from experiments.data.tokenizers import EncodedExamples, EncodedPair
 
 EPOCH = Epoch(steps=7, examples=60, tokens=1000)
 
@@ -40,10 +38,10 @@ def test_mistakes_are_one_sentence(text):
         TrainPart(duration=text)
 
 
-def test_warmup_must_be_shorter_than_the_duration_and_may_be_longer_than_the_steps():
-    train = TrainPart(duration="1 epochs", steps=5, warmup_steps=7)
-    with pytest.raises(UsageError, match=r"'1 epochs': .* in \[0, steps=7\), got 7"):
-        with_steps(train, lambda: EPOCH)
+def test_warmup_that_is_longer_than_the_duration_becomes_a_quarter():
+    train = TrainPart(duration="1 epochs", steps=5, warmup_steps=700)
+    resolved = with_steps(train, lambda: EPOCH)
+    assert resolved.warmup_steps == resolved.steps // 4
     assert with_steps(TrainPart(steps=200), None).steps == 200
 
 

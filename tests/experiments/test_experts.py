@@ -12,7 +12,7 @@ from attention.modules import ACTIVATIONS, Context, LanguageModel, TransformerCo
 from configs import char_lm_moe
 from experiments.config import Config
 from experiments.config.parts import ExpertsPart
-from experiments.data.text_windows import TextBatch
+from experiments.data.pipeline import TextBatch
 from experiments.data.tokenizers import CharacterTokenizer, Tokenizers
 from experiments.describe import token_costs
 from experiments.experts import Experts, make_layer

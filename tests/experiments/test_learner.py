@@ -10,13 +10,13 @@ import pytest
 from configs import char_lm, toy_translation
 from experiments import learner
 from experiments.config import Config
-from experiments.data.examples import EncodedPair
 from experiments.data.packing import pad_batch
-from experiments.data.text_windows import TextBatch
+from experiments.data.pipeline import TextBatch
 from experiments.data.tokenizers import (
     SPACED,
     SPECIALS,
     CharacterTokenizer,
+    EncodedPair,
     Tokenizers,
     Vocabulary,
     WordTokenizer,

@@ -65,13 +65,11 @@ CONFIGS = configs()
 def task_and_batch(config: Config) -> tuple[Any, Any]:
     """Return the task of a config and the shapes of one of its batches."""
     from experiments.data import (
-        examples,
         masking,
         packing,
+        pipeline,
         skip_grams,
         source,
-        store,
-        text_windows,
         tokenizers,
     )
     from experiments.registry import DATASETS, TASKS
@@ -79,7 +77,7 @@ def task_and_batch(config: Config) -> tuple[Any, Any]:
 
     kinds = {
         "translation": packing.Batch,
-        "language_model": text_windows.TextBatch,
+        "language_model": pipeline.TextBatch,
         "language_model, packed": packing.PackedBatch,
         "masked_language_model": masking.MaskedBatch,
         "classification": classification.LabelledBatch,
@@ -90,7 +88,7 @@ def task_and_batch(config: Config) -> tuple[Any, Any]:
     splits = source.Splits(config.data, Path())
     if dataset.has_images:
         name = "classification, images"
-        splits["train"] = store.ImageStore([examples.SentencePair(np.zeros((8, 8, 1)), "0")])
+        splits["train"] = source.ImageStore([tokenizers.SentencePair(np.zeros((8, 8, 1)), "0")])
     sides = tokenizers.Tokenizers(None if dataset.has_images else words, words)
     task = TASKS[config.task](config, sides, splits)
     if getattr(config.batch, "packed", False):

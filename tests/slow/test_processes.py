@@ -138,7 +138,7 @@ def test_examples_are_the_same_for_any_number_of_processes(place):
 def test_processes_that_read_other_data_are_refused(place):
     other = (
         "import jax\n"
-        "from experiments.data.store import ImageStore\n"
+        "from experiments.data.source import ImageStore\n"
         "ImageStore.fingerprint = property(lambda _: str(jax.process_index()))"
     )
     assert ended(train_together(place, "other_data", 2, (MESH,), other)) == [2, 2]

@@ -9,7 +9,7 @@ import numpy as np
 from experiments.benchmarks.peers.torch_sdpa import load_torch
 from experiments.config import Config
 from experiments.config.parts import DecoderModel
-from experiments.data.text_windows import TextBatch
+from experiments.data.pipeline import TextBatch
 
 if TYPE_CHECKING:  # optional package
     from torch import Tensor

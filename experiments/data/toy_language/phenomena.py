@@ -4,8 +4,7 @@ import functools
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from experiments.data.examples import SentencePair
-from experiments.data.tokenizers import tokenize
+from experiments.data.tokenizers import SentencePair, tokenize
 from experiments.data.toy_language import lexicon
 
 

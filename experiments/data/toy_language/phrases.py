@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
-from experiments.data.examples import SentencePair
+from experiments.data.tokenizers import SentencePair
 from experiments.data.toy_language import lexicon
 from experiments.data.toy_language.lexicon import Adjective, Noun
 

@@ -9,7 +9,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from experiments.data.examples import SentencePair
+from experiments.data.tokenizers import SentencePair
 from experiments.data.toy_language import lexicon
 from experiments.data.toy_language.lexicon import Adjective, Noun, Verb
 from experiments.data.toy_language.phrases import (

@@ -5,9 +5,16 @@ import pytest
 from configs import toy_translation
 from experiments.analysis.collect import Collector, Example
 from experiments.config import Config
-from experiments.data.examples import EncodedPair, SentencePair
 from experiments.data.packing import pad_batch
-from experiments.data.tokenizers import SPECIALS, WORDS, Tokenizers, Vocabulary, WordTokenizer
+from experiments.data.tokenizers import (
+    SPECIALS,
+    WORDS,
+    EncodedPair,
+    SentencePair,
+    Tokenizers,
+    Vocabulary,
+    WordTokenizer,
+)
 from experiments.tasks.translation import Translation, pair_features
 
 

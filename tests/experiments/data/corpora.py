@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from experiments.config.build import as_tree, build
-from experiments.data.examples import SentencePair
-from experiments.data.store import store_text
-from experiments.data.tokenizers import Text, Tokenizers
+from experiments.data.source import store_text
+from experiments.data.tokenizers import SentencePair, Text, Tokenizers
 from experiments.registry import DATASETS
 
 

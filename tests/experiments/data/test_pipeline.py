@@ -2,28 +2,24 @@
 
 import functools
 import math
-import tracemalloc
 
 import chex
 import jax
 import numpy as np
 import pytest
 
-from experiments.data.examples import EncodedExamples, EncodedPair
-from experiments.data.masking import FixedMasks, MaskedBatches, Masking
+from experiments.data.masking import MaskedBatches, make_gaps
 from experiments.data.pipeline import (
-    Batches,
     Buckets,
-    FiniteBatches,
+    FixedWindows,
     PackedRows,
+    RandomWindows,
     ShuffledBatches,
     SortedBatches,
     permuted,
-    reads_rows,
 )
 from experiments.data.skip_grams import SkipGramBatches
-from experiments.data.text_windows import FixedWindows, RandomWindows
-from experiments.data.tokenizers import EOS, PAD
+from experiments.data.tokenizers import EOS, PAD, EncodedExamples, EncodedPair
 from experiments.errors import UsageError
 
 BUCKETS, PACKED = Buckets((5, 11, 18), 36), PackedRows((23, 19), 92)
@@ -82,23 +78,6 @@ def test_batch_depends_on_seed_and_step_alone(layout):
     assert [straight[i] for i in range(steps)] != [straight[steps + i] for i in range(steps)]
 
 
-def test_block_takes_bounded_memory():
-    """Of a million examples, in a memory map, some megabytes are in memory."""
-
-    class Many:
-        lengths = np.random.default_rng(0).integers(3, 40, (1_000_000, 2), np.int32)
-
-        def __getitem__(self, number):
-            return EncodedPair([number] * (self.lengths[number, 0] - 1), [7])
-
-    batches = ShuffledBatches(Many(), PackedRows((64, 64), 64 * 16), seed=0, block=8_192)
-    tracemalloc.start()
-    for step in (0, 12_345, 50_000_000):
-        batches[step]
-    assert tracemalloc.get_traced_memory()[1] < 10e6
-    tracemalloc.stop()
-
-
 def test_sorted_batches_contain_every_pair_once_with_its_number():
     for layout in LAYOUTS.values():
         batches = SortedBatches(Pairs(), layout)
@@ -107,44 +86,25 @@ def test_sorted_batches_contain_every_pair_once_with_its_number():
         order = [i for number in range(len(batches)) for i in batches.members(number).tolist()]
         assert sorted(order) == [*range(53)]
         if isinstance(layout, Buckets):  # sentences of a batch end at about the same step
-            needed = [Pairs()[i].length for i in order]
+            needed = Pairs().lengths.max(axis=1)[order].tolist()
             assert needed == sorted(needed)
-
-
-@over_layouts
-def test_padding_is_that_of_the_batches(layout):
-    shuffled = ShuffledBatches(Pairs(), layout, seed=0)
-    steps = int(shuffled.epoch.steps * layout.per_batch)  # as many epochs as rows of a batch
-    batches = [shuffled[step] for step in range(steps)]
-    if layout is PACKED:
-        sides = [side.labels for batch in batches for side in batch]
-    else:
-        sides = [side for batch in batches for side in (batch.source, batch.target_labels)]
-    padding = sum((side == PAD).sum() for side in sides) / sum(side.size for side in sides)
-    assert shuffled.padding == pytest.approx(padding)
 
 
 @pytest.mark.parametrize(
     ("layout", "sentence"),
     [
-        (Buckets((5, 17), 36), "an example needs 18 positions, and the longest bucket has 17"),
+        (
+            Buckets((5, 17), 36),
+            "an example needs 18 positions, and a row has 17: raise model.max_length",
+        ),
         (Buckets((5, 18), 17), "a batch of 17 tokens has no room for a row of 18: raise batch"),
-        (PackedRows((20, 8), 40), "needs 10 positions, and a packed row has 8: raise batch.row_"),
+        (PackedRows((20, 8), 40), "positions, and a row has 8: raise batch.row_length"),
         (PackedRows((20, 20), 19), "a batch of 19 tokens has no room for a row of 20"),
     ],
 )
 def test_layout_without_room_raises(layout, sentence):
     with pytest.raises(UsageError, match=sentence):
         ShuffledBatches(Pairs(), layout, seed=0)
-    with pytest.raises(UsageError, match=sentence):
-        SortedBatches(Pairs(), layout)
-
-
-def test_no_example_raises():
-    with pytest.raises(UsageError, match="there is no example to train on"):
-        ShuffledBatches(EncodedExamples(), PACKED, seed=0)
-    with pytest.raises(UsageError, match="there is no example to measure"):
-        SortedBatches(EncodedExamples(), PACKED)
 
 
 def skip_grams(_):
@@ -165,9 +125,9 @@ KINDS = {
     "padded": functools.partial(ShuffledBatches, layout=BUCKETS, seed=3),
     "packed": functools.partial(ShuffledBatches, layout=PACKED, seed=3, block=20),
     "redrawn": redrawn,
-    "sorted": functools.partial(SortedBatches, layout=PACKED),
-    "masked": lambda pairs: MaskedBatches(pairs, BUCKETS, Masking(200, 5), seed=3),
-    "fixed masks": lambda pairs: FixedMasks(pairs, BUCKETS, Masking(200, 5)),
+    "fixed order": functools.partial(SortedBatches, layout=PACKED),
+    "masked": lambda pairs: MaskedBatches(ShuffledBatches(pairs, BUCKETS, seed=3), 200, 3),
+    "fixed masks": lambda pairs: MaskedBatches(SortedBatches(pairs, BUCKETS), 200),
     "text": lambda _: RandomWindows(IDS, context=7, size=6, seed=3),
     "fixed text": lambda _: FixedWindows(IDS, context=7, size=4),
     "skip-grams": skip_grams,
@@ -180,28 +140,18 @@ def halves(number):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_are_those_of_the_whole_batch(kind):
-    batches = KINDS[kind](Pairs())
-    assert isinstance(batches, Batches) and reads_rows(batches)
-    last = len(batches) - 1 if isinstance(batches, FiniteBatches) else 9
-    for step in (0, 1, last):
+    pairs = Pairs()
+    batches = KINDS[kind](pairs)
+    for step in (0, 1, len(batches) - 1 if "fixed" in kind else 9):
         whole, rows = batches[step], batches.rows(step)
         assert {len(array) for array in jax.tree.leaves(whole)} == {rows.number}
-        for part in (*halves(rows.number), slice(rows.number - 1, rows.number)):
+        read = []
+        for part in halves(rows.number):
+            pairs.numbers.clear()
             expected = jax.tree.map(lambda array, part=part: array[part], whole)
             chex.assert_trees_all_equal(rows.read(part), expected, strict=True)
-
-
-@pytest.mark.parametrize("kind", ["padded", "packed", "sorted", "masked"])
-def test_only_the_examples_of_the_rows_are_read(kind):
-    pairs = Pairs()
-    rows = KINDS[kind](pairs).rows(1)
-    assert pairs.numbers == []
-    read = []
-    for part in halves(rows.number):
-        rows.read(part)
-        read.append({*pairs.numbers})
-        pairs.numbers.clear()
-    assert all(read) and read[0].isdisjoint(read[1])
+            read.append({*pairs.numbers})
+        assert read[0].isdisjoint(read[1])  # only the examples of the rows are read
 
 
 def test_windows_begin_anywhere_and_labels_are_the_next_ids():
@@ -227,17 +177,33 @@ def test_fixed_windows_count_every_label_once(length):
 SEED = np.random.SeedSequence((3, 1))
 
 
-@pytest.mark.parametrize("number", [1, 2, 3, 5, 16, 17, 1_000])
-def test_permutation_contains_each_number_once(number):
+@pytest.mark.parametrize("number", [1, 2, 3, 16, 17, 100_000])
+def test_permutation_contains_each_number_once_in_random_order(number):
     whole = permuted(np.arange(number), number, SEED)
     assert sorted(whole) == [*range(number)]
     np.testing.assert_array_equal(permuted(np.arange(1, number), number, SEED), whole[1:])
+    if number == 100_000:
+        other = permuted(np.arange(number), number, np.random.SeedSequence((3, 2)))
+        pairs = [(whole, np.arange(number)), (whole, other), (whole[1:], whole[:-1])]
+        deviation = number**-0.5  # of the correlation of independent orders
+        assert all(abs(np.corrcoef(*pair)[0, 1]) < 4 * deviation for pair in pairs)
 
 
-def test_permutations_of_other_seeds_and_neighbours_are_independent():
-    number = 100_000
-    first = permuted(np.arange(number), number, SEED)
-    other = permuted(np.arange(number), number, np.random.SeedSequence((3, 2)))
-    pairs = [(first, np.arange(number)), (first, other), (first[1:], first[:-1])]
-    deviation = number**-0.5  # of the correlation of independent orders
-    assert all(abs(np.corrcoef(*pair)[0, 1]) < 4 * deviation for pair in pairs)
+def test_shares_of_masked_random_and_kept_words():
+    """Of 15 % of the words, 80 % are gaps and 10 % random; no other token is predicted."""
+    tokens = np.random.default_rng(7).integers(3, 503, (500, 200), dtype=np.int32)
+    tokens[:, [0, 4, 8, 9]] = 1, 503, 2, 0
+    inputs, chosen = make_gaps(tokens, 503, (0, 0), 500)
+    assert inputs.dtype == tokens.dtype and not chosen[:, [0, 4, 8, 9]].any()
+    np.testing.assert_array_equal(inputs[~chosen], tokens[~chosen])
+    inputs, chosen, tokens = inputs[:, 10:], chosen[:, 10:], tokens[:, 10:]
+    assert chosen.mean() == pytest.approx(0.15, abs=0.005)
+    both = (chosen[:, :-1] & chosen[:, 1:]).mean()  # each position by itself
+    assert both == pytest.approx(0.15**2, abs=0.005)
+    gap, same = inputs[chosen] == 503, inputs[chosen] == tokens[chosen]
+    assert gap.mean() == pytest.approx(0.8, abs=0.01)
+    assert same.mean() == pytest.approx(0.1 + 0.1 / 500, abs=0.01)
+    others = {*inputs[chosen][~gap & ~same].tolist()}
+    assert others <= {*range(3, 503)} and len(others) > 0.9 * 500
+    for seed in ((0, 1), (1, 0)):
+        assert (make_gaps(tokens, 503, seed, 500)[1] != chosen).any()

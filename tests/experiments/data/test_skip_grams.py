@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from experiments.data import skip_grams
-from experiments.data.skip_grams import SkipGramBatches, keep_probabilities
-from experiments.errors import UsageError
+from experiments.data.skip_grams import SkipGramBatches
 
 
 def batches(sentences, vocab_size, **changes):
@@ -43,23 +42,13 @@ def test_every_pair_within_the_window_and_a_sentence_is_equally_likely():
     assert drawn.epoch.examples == pytest.approx(pairs.total(), rel=0.02)
 
 
-def test_distances_count_the_words_that_are_kept(monkeypatch):
-    """Of 0 1 1 2 without the word 1, the words 0 and 2 are neighbours in a window of one."""
-    monkeypatch.setattr(skip_grams, "keep_probabilities", lambda *_: np.array([1.0, 0.0, 1.0]))
-    batch = batches([[0, 1, 1, 2]], 3, window=1)[0]
-    np.testing.assert_allclose(shares(batch, 3)[[0, 2], [2, 0]], 0.5, atol=0.02)
-
-
-def test_words_that_are_no_neighbours_raise():
-    with pytest.raises(UsageError, match=r"batch.threshold=1\.0 leaves no two words of a sentence"):
-        batches([[0], [1], [2]], 3)
-
-
-def test_keep_probability_by_hand():
-    counts = np.array([0, 1, 24, 75])
-    np.testing.assert_allclose(
-        keep_probabilities(counts, 0.06), [1, 1, 0.5, np.sqrt(0.08)], rtol=1e-12
-    )
+def test_frequent_words_are_left_out_and_distances_count_the_others():
+    drawn = shares(batches([[0, *[1] * 98, 2]], 3, window=1, threshold=0.02)[0], 3)
+    kept = 98 * np.sqrt(0.02 / 0.98)  # the words at the ends have a neighbour on one side
+    assert drawn[1].sum() == pytest.approx(kept / (kept + 1), abs=0.01)
+    no_ones = batches([[0, 1, 1, 2]], 3, window=1)
+    no_ones._keep = np.array([1.0, 0.0, 1.0])
+    np.testing.assert_allclose(shares(no_ones[0], 3)[[0, 2], [2, 0]], 0.5, atol=0.02)
 
 
 def test_negatives_are_drawn_by_counts_to_the_power_three_quarters(monkeypatch):

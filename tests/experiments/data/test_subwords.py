@@ -2,21 +2,15 @@
 
 from collections import Counter
 
-import jax
 import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from configs import multi30k
-from experiments.config import Config
 from experiments.config.parts import SUBWORDS, TextPart
-from experiments.data.examples import SentencePair
-from experiments.data.source import Splits
-from experiments.data.store import store_text
 from experiments.data.subwords import PairDropout, SubwordDropout, Subwords
+from experiments.data.tokenizers import SentencePair
 from experiments.errors import UsageError
-from experiments.tasks.translation import Translation
 from tests.experiments.data.corpora import learn
 
 PAIRS = [
@@ -70,12 +64,19 @@ def test_subwords_are_learned_from_long_and_unusual_lines(tmp_path):
         assert tokens.decode(tokens.encode("▅Ω a")) == "▅Ω a"
 
 
-@pytest.mark.parametrize(
-    ("size", "words"), [(10_000, r"10000 .*at most \d+$"), (262, r"262 .*at least \d+$")]
-)
-def test_number_of_subwords_that_a_text_does_not_have_raises(size, words, tmp_path):
-    with pytest.raises(UsageError, match=f"text.size={words}"):
-        learned(PAIRS, size, tmp_path)
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_any_size_fits_a_text(kind, tmp_path):
+    """There are at most `size` subwords, but one for each character."""
+    ideographs = [chr(number) for number in range(0x4E00, 0x4E00 + 9_000)]
+    chinese = ["".join(ideographs[start : start + 180]) for start in range(0, 9_000, 180)]
+    for texts in (["a"] * 50, chinese, [pair.source for pair in PAIRS]):
+        for size in (0, 262, 8_000):
+            settings = TextPart(kind=kind, size=size)
+            pairs = [SentencePair(text, text) for text in texts]
+            tokens = learn(Subwords(), settings, pairs, tmp_path).source
+            letters = {" "}.union(*texts)
+            assert 260 + len(letters) <= len(tokens) <= max(260 + len(letters), size or 8_000)
+            assert tokens.decode(tokens.encode(texts[-1])) == texts[-1]
 
 
 def test_damaged_model_raises(tokenizers, tmp_path):
@@ -108,42 +109,15 @@ def test_segmentations_depend_on_the_generator_and_decode_to_the_same_text(token
     for pair, encoded in zip(PAIRS, first, strict=True):
         assert tokenizers.source.decode(encoded.source) == pair.source
         assert tokenizers.target.decode(encoded.target) == pair.target
-
-
-def test_too_long_segmentations_are_replaced_by_the_usual_one(tokenizers):
-    plain = [tokenizers.encode(pair) for pair in PAIRS]
+    # A segmentation that is too long is replaced by the usual one.
     redrawn = PairDropout(tokenizers, 0.5, most=(25, 23))(PAIRS, plain, np.random.default_rng(0))
     assert (redrawn.lengths <= (25, 23)).all()
     kept = [new is old for new, old in zip(redrawn, plain, strict=True)]
     assert any(kept) and not all(kept)
 
 
-def test_epochs_resume_exactly_without_building_past_ones(tokenizers, tmp_path):
-    config = multi30k.get_config("tiny")
-    config.text.dropout = 0.2
-    config.batch.tokens = 320
-    config = Config.read(config.to_dict())
-    splits = Splits(config.data, tmp_path)
-    splits["train"] = store_text(tmp_path, lambda: PAIRS)
-    batches, resumed = (
-        Translation(config, tokenizers, splits).training_batches() for _ in range(2)
-    )
-    straight = [batches[step] for step in range(12)]
-    for step in (11, 3):
-        jax.tree.map(np.testing.assert_array_equal, resumed[step], straight[step])
-    segmentations = Counter()
-    for batch in straight:
-        for row, segments in zip(batch.source.labels, batch.source.segments, strict=True):
-            for segment in range(1, segments.max() + 1):
-                ids = row[segments == segment]
-                segmentations[tokenizers.source.decode(ids), (*ids.tolist(),)] += 1
-    assert {text for text, _ in segmentations} == {pair.source for pair in PAIRS}
-    assert len(segmentations) > 2 * len(PAIRS)
-
-
-@pytest.mark.parametrize("text", ["ten  dogs run", " a_b naïve▁犬 over", "the dogs "])
-def test_words_of_subwords(tokenizers, text):
-    tokenizer = tokenizers.source
+def test_words_of_subwords(tokenizers):
+    tokenizer, text = tokenizers.source, " a_b naïve▁犬  over "
     ids = tokenizer.encode(text)
     parts: dict[int, list[int]] = {}
     for number, word in zip(ids, tokenizer.word_numbers(ids), strict=True):

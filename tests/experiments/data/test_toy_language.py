@@ -9,8 +9,7 @@ from random import Random
 import pytest
 
 from experiments.data import toy
-from experiments.data.examples import SentencePair
-from experiments.data.tokenizers import detokenize, tokenize
+from experiments.data.tokenizers import SentencePair, detokenize, tokenize
 from experiments.data.toy import FAMOUS, ToySizes, corpus, derivations, is_held_out
 from experiments.data.toy_language import lexicon
 from experiments.data.toy_language.phenomena import by_phenomenon, occurrences, phenomena

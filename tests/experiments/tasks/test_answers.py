@@ -7,11 +7,11 @@ import pytest
 
 from configs import masked_lm, sentiment
 from experiments.config import Config
-from experiments.data.examples import SentencePair
 from experiments.data.tokenizers import (
     SPACED,
     SPECIALS,
     WHOLE,
+    SentencePair,
     Tokenizers,
     Vocabulary,
     WordTokenizer,

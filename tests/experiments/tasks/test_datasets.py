@@ -12,9 +12,8 @@ import tensorflow_datasets as tfds
 from configs import defaults
 from experiments.config import Config
 from experiments.config.files import load_config
-from experiments.data.examples import SentencePair
-from experiments.data.source import Splits
-from experiments.data.store import store_text
+from experiments.data.source import Splits, store_text
+from experiments.data.tokenizers import SentencePair
 from experiments.errors import UsageError
 from experiments.registry import TASKS
 

@@ -5,8 +5,16 @@ import pytest
 
 from configs import toy_translation
 from experiments.config import Config
-from experiments.data.examples import EncodedExamples, EncodedPair, SentencePair
-from experiments.data.tokenizers import SPECIALS, WORDS, Tokenizers, Vocabulary, WordTokenizer
+from experiments.data.tokenizers import (
+    SPECIALS,
+    WORDS,
+    EncodedExamples,
+    EncodedPair,
+    SentencePair,
+    Tokenizers,
+    Vocabulary,
+    WordTokenizer,
+)
 from experiments.tasks.translation import Translation
 
 PAIRS = [SentencePair("a b", "b"), SentencePair("b", "a b")]

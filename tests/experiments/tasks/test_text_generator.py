@@ -3,9 +3,8 @@
 import pytest
 
 from experiments.config.parts import TextPart
-from experiments.data.examples import SentencePair
 from experiments.data.subwords import Subwords
-from experiments.data.tokenizers import BOS, EOS, WORDS, Characters, Words
+from experiments.data.tokenizers import BOS, EOS, WORDS, Characters, SentencePair, Words
 from experiments.tasks.text_generator import Continuation
 from tests.experiments.data.corpora import learn
 

@@ -24,7 +24,6 @@ from experiments.analysis.page.model_data import (
 )
 from experiments.config import Config
 from experiments.config.parts import TextPart
-from experiments.data.examples import SentencePair
 from experiments.data.subwords import Subwords
 from experiments.data.tokenizers import (
     EOS,
@@ -32,6 +31,7 @@ from experiments.data.tokenizers import (
     WHOLE,
     WORDS,
     CharacterTokenizer,
+    SentencePair,
     Tokenizers,
     Vocabulary,
     WordTokenizer,

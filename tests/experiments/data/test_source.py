@@ -1,25 +1,28 @@
 """Prepared data on disk: splits, text and ids are written once, in bounded memory."""
 
-import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import chex
-import numpy as np
 import pytest
 
 from configs import multi30k
 from experiments.config import Config
-from experiments.data import store
-from experiments.data.examples import EncodedPair, SentencePair, fingerprint
-from experiments.data.source import Source, Splits
-from experiments.data.store import TextStore, store_ids, store_text
+from experiments.data import source
+from experiments.data.source import Splits, TextStore, store_ids, store_text
 from experiments.data.subwords import SubwordTokenizer
-from experiments.data.tokenizers import SPACED, SPECIALS, Tokenizers, Vocabulary, WordTokenizer
+from experiments.data.tokenizers import (
+    SPACED,
+    SPECIALS,
+    EncodedPair,
+    SentencePair,
+    Tokenizers,
+    Vocabulary,
+    WordTokenizer,
+)
 from experiments.errors import UsageError
 from experiments.files import PART
 from experiments.prepare import beam_map
-from experiments.registry import DATASETS
 from experiments.tasks.translation import Translation
 
 SHORT = [SentencePair("a b", "b"), SentencePair("a b b a", "b")]  # 3 and 5 positions with the end
@@ -34,7 +37,7 @@ def test_text_is_read_in_any_order(tmp_path):
     assert [*texts] == texts[:] == PAIRS and len(texts) == 4
     assert texts[-1] == PAIRS[-1] and texts[1:3] == PAIRS[1:3]
     assert texts.take([2, 0, 2]) == [PAIRS[2], PAIRS[0], PAIRS[2]]
-    assert texts.fingerprint == fingerprint(f"{pair.source}\t{pair.target}" for pair in PAIRS)
+    assert texts.fingerprint != store_text(tmp_path, lambda: PAIRS[:3]).fingerprint
     with pytest.raises(IndexError):
         texts[4]
 
@@ -89,39 +92,17 @@ def test_ids_and_lengths_are_those_of_the_text(tmp_path):
     assert len([*(tmp_path / "ids").iterdir()]) == 3
 
 
-@pytest.mark.parametrize(("sides", "max_ids"), [(2, None), (1, None), (1, 2)])
-def test_beam_computes_the_same_ids(sides, max_ids, tmp_path, monkeypatch):
+def test_beam_computes_the_same_ids(tmp_path, monkeypatch):
     pytest.importorskip("apache_beam", reason="the extra [prepare] is not installed")
-    monkeypatch.setattr(store, "CHUNK", 2)
-    tokenizers, results = Tokenizers(LETTERS, LETTERS if sides == 2 else None), []
+    monkeypatch.setattr(source, "CHUNK", 2)
+    results = []
     beam = partial(beam_map, tmp_path / "beam" / "ids", [])
     for name, map_function in (("plain", map), ("beam", beam)):
         texts = store_text(tmp_path / name, lambda: [*SHORT, LONG, LONGER, *SHORT])
-        ids = store_ids(tmp_path / name, texts, tokenizers, max_ids, map_function)
+        ids = store_ids(tmp_path / name, texts, Tokenizers(LETTERS, None), 2, map_function)
         results.append({path.name: path.read_bytes() for path in ids.path.iterdir()})
         assert [*ids.path.parent.iterdir()] == [ids.path]  # no temporary file is left
     assert results[0] == results[1] and len(results[0]) == 3
-
-
-def test_memory_does_not_grow_with_the_text(tmp_path):
-    tracemalloc.start()
-    texts = store_text(tmp_path, lambda: (SHORT[i % 2] for i in range(30_000)))
-    ids = store_ids(tmp_path, texts, BOTH)
-    assert sum(len(pair.target) for pair in texts) == 30_000
-    assert np.sum(ids.lengths) == 30_000 * 6
-    assert tracemalloc.get_traced_memory()[1] < 4e6
-    tracemalloc.stop()
-
-
-def prepared(pairs, cache, split="train", faults="refuse", **batch):
-    changed = multi30k.get_config("tiny")
-    changed.model.max_length = 6
-    changed.data.faults = faults
-    changed.batch.update({"bucket_lengths": (6,), "packed": False} | batch)
-    changed = Config.read(changed.to_dict())
-    splits = Splits(changed.data, cache)
-    splits[split] = store_text(cache, lambda: pairs)
-    return Translation(changed, BOTH, splits)
 
 
 def test_a_second_run_reads_no_text(tmp_path, monkeypatch):
@@ -136,65 +117,23 @@ def test_a_second_run_reads_no_text(tmp_path, monkeypatch):
     chex.assert_trees_all_equal(task.training_batches()[0], first)
 
 
-def test_the_longest_pair_is_named_with_what_can_be_done(tmp_path):
-    words = (
-        "the train split needs 7 positions, for 'a b a a b a': raise model.max_length=6, or leave"
-    )
-    with pytest.raises(UsageError, match=words):
-        prepared([*SHORT, LONGER, LONG], tmp_path).ids("train")
+@pytest.mark.parametrize(("row_length", "kept"), [(0, [*SHORT, LONG]), (5, SHORT)])
+def test_long_pairs_raise_or_are_dropped_with_a_message(row_length, kept, tmp_path, capsys):
+    def task_of(split, faults):
+        tree = multi30k.get_config("tiny").to_dict()
+        tree["model"]["max_length"], tree["data"]["faults"] = 6, faults
+        tree["batch"] |= {"bucket_lengths": (6,), "packed": True, "row_length": row_length}
+        config = Config.read(tree)
+        splits = Splits(config.data, tmp_path)
+        splits[split] = store_text(tmp_path, lambda: [LONGER, *SHORT, LONG])
+        return Translation(config, BOTH, splits)
+
+    with pytest.raises(UsageError, match=r"the train .* 7 positions, for 'a b a a b a': raise mod"):
+        task_of("train", "refuse").ids("train")
     with pytest.raises(UsageError, match=r"the test split needs 7 .*: raise model.max_length=6$"):
-        prepared([*SHORT, LONGER], tmp_path, "test", "drop").ids("test")
-
-
-@pytest.mark.parametrize(
-    ("changes", "kept", "told"),
-    [
-        ({"packed": False}, [*SHORT, LONG], "train: 1 of 4 pairs left out: more than 6"),
-        ({"packed": True, "row_length": 0}, [*SHORT, LONG], "1 of 4 pairs left out"),
-        ({"packed": True, "row_length": 5}, SHORT, "2 of 4 pairs left out"),
-    ],
-)
-def test_pairs_that_may_be_dropped_are_counted(changes, kept, told, tmp_path, capsys, monkeypatch):
-    task = prepared([LONGER, *SHORT, LONG], tmp_path, faults="drop", **changes)
+        task_of("test", "drop").ids("test")
+    task = task_of("train", "drop")
     assert [*task.examples("train")] == kept
-    assert [EncodedPair(*map(list, pair)) for pair in task.ids("train")] == [
-        *map(BOTH.encode, kept)
-    ]
-    assert told in capsys.readouterr().err
-    with monkeypatch.context() as patch:  # those that are left are stored
-        patch.setattr(TextStore, "__iter__", lambda _: pytest.fail("the text is read again"))
-        again = prepared([LONGER, *SHORT, LONG], tmp_path, faults="drop", **changes)
-        assert len(again.ids("train")) == len(kept) and told in capsys.readouterr().err
-    assert [*prepared(SHORT, tmp_path, faults="drop", **changes).examples("train")] == SHORT
-    assert capsys.readouterr().err == ""
-
-
-@pytest.fixture
-def split_of(tmp_path, monkeypatch):
-    """Return a function that stores examples as a split of a dataset."""
-
-    def split_of(name, examples, split="train"):
-        own = Source(lambda *_: examples, has_images=name == "digits")
-        monkeypatch.setitem(DATASETS, name, DATASETS[name]._replace(source=own))
-        return Splits(DATASETS[name].config(), tmp_path)[split]
-
-    return split_of
-
-
-@pytest.mark.parametrize(("name", "source"), [("copy", "a"), ("digits", np.zeros((2, 2, 1)))])
-def test_a_class_may_be_a_number(name, source, split_of):
-    stored = split_of(name, [SentencePair(source, target) for target in (3, np.int64(4), "5")])
-    assert [pair.target for pair in stored] == ["3", "4", "5"]
-    assert stored.fingerprint
-
-
-@pytest.mark.parametrize("values", [np.uint8([0, 255]), np.float32([-1, 1])])
-def test_images_of_another_range_raise(values, split_of):
-    low, high = values
-    with pytest.raises(UsageError, match=f"=digits must have values from 0 .* got {low} to {high}"):
-        split_of("digits", [SentencePair(values.reshape(2, 1, 1), "a")])
-
-
-def test_unknown_split_raises(split_of):
-    with pytest.raises(UsageError, match="got 'tets'; did you mean 'test'"):
-        split_of("copy", [], "tets")
+    ids = [EncodedPair(*map(list, pair)) for pair in task.ids("train")]
+    assert ids == [*map(BOTH.encode, kept)]
+    assert f"train: {4 - len(kept)} of 4 pairs left out" in capsys.readouterr().err
