@@ -26,7 +26,6 @@ from experiments.tasks.task import Examples, Ids, Task
 
 CLASSES = Words(WHOLE)  # each target is one class
 SAMPLED = 3  # examples of a sample
-SHADES = " .:-=+*#%@"
 
 
 class LabelledBatch(NamedTuple):
@@ -58,6 +57,7 @@ class Classification(Task[LabelledBatch]):
     """An encoder that reads the source of an example and predicts its target, a class."""
 
     ends = 0
+    has_perplexity = False
 
     @classmethod
     def learn_tokenizers(cls, config: Config, train: Examples, cache: Path) -> Tokenizers:
@@ -82,17 +82,15 @@ class Classification(Task[LabelledBatch]):
 
     def model(self, rngs: nnx.Rngs) -> Classifier:
         """As in `Task`."""
-        config, tokenizer = self.config.model, self.tokenizers.source
-        if tokenizer is None:
-            shape, patch = self._blank.shape, self.config.model.patch_size
+        config = self.config.model
+        if self.source.has_images:
             embedding = PatchEmbedding.from_config(
-                config, image_shape=shape, patch_size=patch, rngs=rngs
+                config, image_shape=self._blank.shape, patch_size=config.patch_size, rngs=rngs
             )
         else:
-            embedding = Embedding.from_config(len(tokenizer), config, rngs=rngs)
-        pooling = self.config.model.pooling
+            embedding = Embedding.from_config(len(self.tokenizers.source), config, rngs=rngs)
         return Classifier.from_config(
-            config, embedding, num_classes=self.num_classes, pooling=pooling, rngs=rngs
+            config, embedding, num_classes=self.num_classes, pooling=config.pooling, rngs=rngs
         )
 
     def training_batches(self) -> ShuffledBatches[LabelledBatch]:
@@ -110,27 +108,25 @@ class Classification(Task[LabelledBatch]):
 
     @cached_property
     def _blank(self) -> np.ndarray:
-        """An image of zeros, `[height, width, channels]`; all images have its shape."""
-        return np.zeros_like(self.splits["train"][0].source)
+        """Input of a row of padding; all images have the shape of the first, all texts the longest.
+
+        Ids `[S]`, or an image `[height, width, channels]`.
+        """
+        if self.source.has_images:
+            return np.zeros_like(self.splits["train"][0].source)
+        return np.full(self.config.model.max_length, PAD, np.int32)
 
     @property
     def _layout(self) -> Buckets[LabelledBatch]:
         return Buckets([1], self.config.batch.size, self._batch)
 
     def _batch(self, members: Sequence[EncodedPair], size: int, length: int) -> LabelledBatch:
+        inputs, lengths = np.stack([self._blank] * size), np.ones(size, np.int32)
         labels, counted = np.zeros(size, np.int32), np.arange(size) < len(members)
-        labels[counted] = [target[0] - len(SPECIALS) for _, target in members]
-        if self.source.has_images:
-            inputs, lengths = np.repeat(self._blank[None], size, axis=0), None
-        else:  # all rows have the length that the model reads
-            inputs = np.full((size, self.config.model.max_length), PAD, np.int32)
-            lengths = np.ones(size, np.int32)
-        for row, (source, _) in enumerate(members):
-            if lengths is None:
-                inputs[row] = source
-            else:
-                inputs[row, : len(source)], lengths[row] = source, len(source)
-        return LabelledBatch(inputs, lengths, labels, counted)
+        for row, (source, target) in enumerate(members):
+            inputs[row, : len(source)], lengths[row] = source, len(source)
+            labels[row] = target[0] - len(SPECIALS)
+        return LabelledBatch(inputs, None if self.source.has_images else lengths, labels, counted)
 
     def loss(
         self, model: Classifier, batch: LabelledBatch, rng: Array | None
@@ -139,10 +135,6 @@ class Classification(Task[LabelledBatch]):
         output = model(batch.inputs, lengths=batch.lengths, rng=rng, **self.on_mesh)
         objective = self.objective(training=rng is not None)
         return objective(output.logits, batch.labels, batch.counted), output.losses
-
-    def losses(self, state: TrainState, split: str) -> dict[str, float]:
-        """As in `Task`, without a perplexity: classes are no tokens."""
-        return self.learner.losses(state.parameters, self.batches(split))
 
     @cached_property
     def _probabilities(self) -> Callable[..., Any]:
@@ -155,7 +147,7 @@ class Classification(Task[LabelledBatch]):
         if not isinstance(line, str):
             return line
         if self.source.has_images:
-            return read_image(line, self.splits["train"][0].source.shape)
+            return read_image(line, self._blank.shape)
         longest = self.config.model.max_length
         return read_sentence(self.tokenizers.source, line, longest=longest)
 
@@ -206,8 +198,8 @@ class Classification(Task[LabelledBatch]):
         for (source, target, _), answer in zip(examples, answers, strict=True):
             text = "".join(answer.text)
             mark = "=" if text == target else "≠"
-            shown = source if isinstance(source, str) else _picture(source)
-            lines += [f"  {shown}", f"  → {text} {mark} {target}"]
+            lines += [] if self.source.has_images else [f"  {source}"]
+            lines.append(f"  → {text} {mark} {target}")
         return "\n".join(lines)
 
 
@@ -220,9 +212,3 @@ class _Counted:
 
     def __getitem__(self, number: int) -> EncodedPair:
         return self._ids[number]
-
-
-def _picture(image: np.ndarray) -> str:
-    """Return an image as lines of characters."""
-    lines = (image[..., 0] * (len(SHADES) - 1)).round().astype(int)
-    return "\n  ".join("".join(SHADES[shade] for shade in line) for line in lines)

@@ -1,15 +1,19 @@
 """Language modelling: a decoder predicts the next token of a text, and continues texts."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property, partial
-from itertools import islice
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain, islice
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax import Array
 
-from attention.modules import LanguageModel
+from attention.decoding import GenerationOutput, Greedy, Sample, generate, stream
+from attention.modules import POSITIONS, LanguageModel
 from attention.primitives import masks
 from experiments.analysis.collect import Example
 from experiments.config.data import TextBatchPart
@@ -18,15 +22,17 @@ from experiments.config.train import LabelTrainPart
 from experiments.data.packing import PackedBatch
 from experiments.data.pipeline import PackedRows, ShuffledBatches, SortedBatches
 from experiments.data.text_windows import FixedWindows, RandomWindows, TextBatch
-from experiments.data.tokenizers import BOS
+from experiments.data.tokenizers import BOS, EOS, Tokenizer
+from experiments.devices import compiled
 from experiments.errors import UsageError
 from experiments.experts import make_layer
 from experiments.learner import TrainState
 from experiments.losses import TokenLosses
+from experiments.processes import gather_to_host
 from experiments.registry import TaskParts, task
-from experiments.tasks.prediction import Prediction, Sentence
-from experiments.tasks.task import Examples, Ids, Task
-from experiments.tasks.text_generator import TextGenerator
+from experiments.sharding import one_copy
+from experiments.tasks.prediction import Prediction, Sentence, read_sentence
+from experiments.tasks.task import Task
 
 SAMPLED = 200  # tokens of a sample
 CONTINUED = 16  # tokens that the model adds to a text whose attention is shown
@@ -57,34 +63,31 @@ class LanguageModeling(Task[TextBatch | PackedBatch]):
 
     def training_batches(self) -> RandomWindows | ShuffledBatches[PackedBatch]:
         """Random windows of running text, or packed rows."""
-        ids, batch, seed = self.ids("train"), self.config.batch, self.config.seed
+        batch, seed = self.config.batch, self.config.seed
         if self.source.is_running:
-            size = batch.tokens // batch.row_length
-            return RandomWindows(ids.ids, context=batch.row_length, size=size, seed=seed)
-        return ShuffledBatches(ids, PackedRows([batch.row_length], batch.tokens), seed=seed)
+            ids, size = self._running("train"), batch.tokens // batch.row_length
+            return RandomWindows(ids, context=batch.row_length, size=size, seed=seed)
+        layout = PackedRows([batch.row_length], batch.tokens)
+        return ShuffledBatches(self.ids("train"), layout, seed=seed)
 
     def batches(self, split: str) -> FixedWindows | SortedBatches[PackedBatch]:
         """As in `Task`."""
-        ids, batch = self.ids(split), self.config.batch
+        batch = self.config.batch
         if self.source.is_running:
-            size = min(EVALUATED_ROWS, -(-len(ids.ids) // batch.row_length))
-            return FixedWindows(ids.ids, context=batch.row_length, size=size)
-        return SortedBatches(ids, PackedRows([batch.row_length], batch.tokens))
+            ids = self._running(split)
+            size = min(EVALUATED_ROWS, -(-len(ids) // batch.row_length))
+            return FixedWindows(ids, context=batch.row_length, size=size)
+        return SortedBatches(self.ids(split), PackedRows([batch.row_length], batch.tokens))
 
-    def _fitting(self, split: str) -> tuple[Examples, Ids]:
-        examples, ids = super()._fitting(split)
-        context = self.config.batch.row_length
-        if self.source.is_running and len(ids.ids) <= context:
+    def _running(self, split: str) -> np.ndarray:
+        """Return the ids of a running text that is longer than a row."""
+        ids, context = self.ids(split).ids, self.config.batch.row_length
+        if len(ids) <= context:
             raise UsageError(
-                f"the {split} split has {len(ids.ids)} characters: batch.row_length={context} "
-                f"needs at least {context + 1}"
+                f"the {split} split has {len(ids)} characters: batch.row_length={context} needs "
+                f"at least {context + 1}"
             )
-        if not self.source.is_running and (longest := ids.lengths.max()) > context:
-            raise UsageError(
-                f"the {split} split has an example of {longest} positions: raise "
-                f"batch.row_length={context}"
-            )
-        return examples, ids
+        return ids
 
     def loss(
         self, model: LanguageModel, batch: TextBatch | PackedBatch, rng: Array | None
@@ -106,29 +109,92 @@ class LanguageModeling(Task[TextBatch | PackedBatch]):
         objective = self.objective(training=rng is not None)
         return objective(output.logits, batch.labels, batch.counted), output.losses
 
-    @cached_property
-    def writer(self) -> TextGenerator:
-        """Continues a text, as `config.decoding` describes it."""
-        return TextGenerator(
-            self.learner.definition,
-            self.tokenizers.source,
-            self.config,
-            begin=() if self.source.is_running else (BOS,),
-        )
+    @property
+    def begin(self) -> tuple[int, ...]:
+        """Ids before each prompt; texts that have a begin have an end too."""
+        return () if self.source.is_running else (BOS,)
 
-    def read(self, line: str) -> Sentence:
-        """Read a prompt."""
-        return self.writer.read(line)
+    def read(self, line: str, max_tokens: int | None = None) -> Sentence:
+        """Read a prompt as a person types it, which at most `max_tokens` tokens follow.
+
+        Raises:
+            ValueError: a prompt with an unknown character, one that is too long, or an empty one
+                where nothing precedes it.
+        """
+        if self.begin and not line.strip():
+            sentence = Sentence([], text=line)
+        else:
+            longest = self.config.model.max_length
+            sentence = read_sentence(self.tokenizers.source, line, longest=longest)
+        self._prompt_size(len(self.begin) + len(sentence.ids), max_tokens)
+        return sentence
 
     def answers(self, state: TrainState, inputs: Sequence[Sentence]) -> Iterable[Prediction]:
-        """Continue each prompt."""
-        return (self.writer.predict(state.parameters, prompt) for prompt in inputs)
+        """Continue each prompt; a continuation is generated when it is used."""
+        return (self._prediction(state, prompt) for prompt in inputs)
+
+    def _prediction(self, state: TrainState, sentence: Sentence) -> Prediction:
+        prompt = sentence.text.strip() if self.begin else sentence.text  # as it is read
+        pieces = chain([prompt], self._pieces(state, sentence))
+
+        def details() -> dict[str, Any]:
+            model, ids, options = self._arguments(state.parameters, sentence)
+            return {"prompt": prompt, **generated(generate(model, [ids], **options))}
+
+        return Prediction(pieces, details, sentence.note(self.tokenizers.source))
+
+    def _pieces(self, state: TrainState, sentence: Sentence) -> Iterator[str]:
+        """Yield the continuation of a prompt in pieces, one for each token."""
+        model, ids, options = self._arguments(state.parameters, sentence)
+        yield from stream(model, ids, **options)
+
+    def greedy_ids(self, state: TrainState, sentence: Sentence, max_tokens: int) -> list[int]:
+        """Return the ids of a prompt and of at most `max_tokens` tokens, the most probable ones.
+
+        They are at most `model.max_length` together.
+        """
+        ids = [*self.begin, *sentence.ids]
+        room = self.config.model.max_length - len(ids)
+        max_tokens = min(max_tokens, self.config.decoding.max_tokens, room)
+        if not max_tokens:
+            return ids
+        model, ids, options = self._arguments(state.parameters, sentence, max_tokens)
+        output = generate(model, [ids], **options | {"strategy": Greedy(), "rng": None})
+        return [*ids, *output.tokens[0, : int(output.lengths[0])].tolist()]
+
+    def _arguments(
+        self, parameters: nnx.State, sentence: Sentence, max_tokens: int | None = None
+    ) -> tuple[nnx.Module, list[int], dict[str, Any]]:
+        """Return model, ids and options of `generate`."""
+        decoding, ids = self.config.decoding, [*self.begin, *sentence.ids]
+        options = sampling(decoding) | {
+            "max_tokens": decoding.max_tokens if max_tokens is None else max_tokens,
+            "stop": EOS if self.begin else (),
+            "tokenizer": Continuation(self.tokenizers.source, tuple(ids)),
+            "buckets": (self._prompt_size(len(ids), max_tokens),),
+            "compile": compiled,
+        }
+        parameters = gather_to_host(one_copy(parameters))
+        return nnx.merge(self.learner.definition, parameters), ids, options
+
+    def _prompt_size(self, length: int, max_tokens: int | None) -> int:
+        """Return the length that prompts are padded to; a longer one is a ValueError."""
+        longest, kind = self.config.model.max_length, self.config.model.positions
+        more = self.config.decoding.max_tokens if max_tokens is None else max_tokens
+        if POSITIONS[kind].embed is None:
+            more = 0  # older tokens leave the cache
+        if length + more > longest:
+            raise ValueError(
+                f"a prompt of {length} tokens and {more} more need {length + more} positions, and "
+                f"the model has {longest}: shorten it, or lower decoding.max_tokens"
+            )
+        return longest - more
 
     def example(self, state: TrainState, source: str, target: str | None = None) -> Example:
         """As in `Task`; if the target is None, the most probable tokens continue the text."""
-        sentence = self.writer.read(source, max_tokens=0)
-        ids = self.writer.ids(state.parameters, sentence, CONTINUED if target is None else 0)
-        begin, labels = len(self.writer.begin), [*map(self.tokenizers.source.token, ids)]
+        sentence, begin = self.read(source, max_tokens=0), len(self.begin)
+        ids = self.greedy_ids(state, sentence, CONTINUED if target is None else 0)
+        labels = [*map(self.tokenizers.source.token, ids)]
         for place, word in sentence.unknown.items():
             labels[begin + place] = word
         return Example(
@@ -142,4 +208,41 @@ class LanguageModeling(Task[TextBatch | PackedBatch]):
     def sample(self, state: TrainState) -> str:
         """Write a text from nothing, or from its first character."""
         prompt = self.tokenizers.source.token(0) if self.source.is_running else ""
-        return "".join(islice(self.writer(state.parameters, self.writer.read(prompt)), SAMPLED))
+        return "".join(islice(self._pieces(state, self.read(prompt)), SAMPLED))
+
+
+def sampling(config: SamplingPart) -> dict[str, Any]:
+    """Return strategy and random key; top_k=0 and min_p=0 mean none."""
+    if config.strategy == "greedy":
+        return {"strategy": Greedy(), "rng": None}
+    strategy = Sample(
+        temperature=config.temperature,
+        top_k=config.top_k or None,
+        top_p=None if config.top_p == 1 else config.top_p,
+        min_p=config.min_p or None,
+    )
+    return {"strategy": strategy, "rng": jax.random.key(config.seed)}
+
+
+def generated(output: GenerationOutput) -> dict[str, Any]:
+    """Return the text of one answer and the probability of each of its tokens, as JSON values."""
+    log_probs = output.log_probs[0, : int(output.lengths[0])]
+    return {"text": output.text[0], "probabilities": [math.exp(number) for number in log_probs]}
+
+
+class Continuation(NamedTuple):
+    """Decodes what follows a prompt, which may begin with a blank or inside of a word.
+
+    Attributes:
+        tokenizer: of the model.
+        prompt: its ids.
+    """
+
+    tokenizer: Tokenizer
+    prompt: tuple[int, ...]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Return the text that the ids add to the prompt."""
+        before, text = (self.tokenizer.decode([*self.prompt, *more]) for more in ((), ids))
+        # Bytes that are no text may change those before them.
+        return text[len(before) :] if text.startswith(before) else self.tokenizer.decode(ids)

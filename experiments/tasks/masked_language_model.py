@@ -13,7 +13,7 @@ from jax import Array
 from attention.modules import MaskedLanguageModel
 from attention.primitives import masks
 from experiments.analysis.collect import Example
-from experiments.analysis.senses import SenseVectors, check_senses, occurrences, sense_accuracy
+from experiments.analysis.senses import sense_scores
 from experiments.config.data import SentenceBatchPart
 from experiments.config.model import EncoderModel
 from experiments.config.train import LabelTrainPart
@@ -44,7 +44,7 @@ BEST = 5  # words that are listed for a gap
 class MaskedLanguageModeling(Task[MaskedBatch]):
     """An encoder that reads the sources of examples, with gaps in them."""
 
-    test_splits = ("test",)
+    only_test = True
 
     @property
     def gap(self) -> int:
@@ -61,8 +61,6 @@ class MaskedLanguageModeling(Task[MaskedBatch]):
 
     def training_batches(self) -> MaskedBatches:
         """Shuffled batches with new gaps in each epoch."""
-        if self.source.has_phenomena:
-            check_senses(self.examples("train"), self.examples("test"))
         lengths, seed = self.config.batch.bucket_lengths, self.config.seed
         masking = Masking(self.gap, seed)
         return MaskedBatches(self.ids("train"), self._layout(*lengths), masking, seed=seed)
@@ -84,17 +82,13 @@ class MaskedLanguageModeling(Task[MaskedBatch]):
         """Measure the gaps, and on the test split of toy data the senses of words."""
         scores = {split: self.losses(state, split)}
         if self.source.has_phenomena and split == "test":
-            train, test = (self.senses(state, part) for part in ("train", "test"))
-            scores["senses"] = sense_accuracy(train, test)
-        return Measured(scores)
 
-    def senses(self, state: TrainState, split: str) -> SenseVectors:
-        """Return the vector of each occurrence of a word that has several senses."""
-        words, ids = occurrences(self.examples(split)), self.ids(split)
-        numbers = sorted({word.sentence for word in words})
-        features = self._rows(self._encode, state, [ids[number] for number in numbers])
-        of_sentence = dict(zip(numbers, features, strict=True))
-        return SenseVectors.of(words, [of_sentence[word.sentence][word.place] for word in words])
+            def encode(part: str, numbers: Sequence[int]) -> list[np.ndarray]:
+                sentences = [self.ids(part)[number] for number in numbers]
+                return self._rows(self._encode, state, sentences)
+
+            scores["senses"] = sense_scores(self.examples, encode)
+        return Measured(scores)
 
     @cached_property
     def _encode(self) -> Callable[..., Any]:

@@ -1,8 +1,6 @@
-"""Predictions: how a model reads what a person types, and how its answers are printed."""
+"""Predictions: how a model reads what a person types, and its answers."""
 
-import json
 import re
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import takewhile
@@ -62,44 +60,17 @@ def predictions(
         read: converts a line to an input of the model, or raises a ValueError in one sentence.
         answer: returns the predictions of inputs.
     """
-
-    def convert(line: str) -> Any:  # noqa: ANN401 - an input, or a prediction without an answer
-        if REPLACEMENT in line:
-            return Prediction(error="the line has bytes that are no UTF-8")
+    inputs, errors = [], {}
+    for number, line in enumerate(lines):
         try:
-            return read(line)
+            if REPLACEMENT in line:
+                raise ValueError("the line has bytes that are no UTF-8")
+            inputs.append(read(line))
         except ValueError as error:
-            return Prediction(error=str(error) if line.strip() else "")
-
-    inputs = [convert(line) for line in lines]
-    answers = iter(answer([value for value in inputs if not isinstance(value, Prediction)]))
-    for value in inputs:
-        yield value if isinstance(value, Prediction) else next(answers)
-
-
-def show(groups: Iterable[Iterable[Prediction]], form: str) -> int:
-    """Print one line for each prediction, and its note or error to standard error.
-
-    Args:
-        groups: predictions of lines that came together.
-        form: "text" or "json".
-
-    Returns:
-        Number of lines without an answer because of an error.
-    """
-    failed = 0
-    every = (prediction for group in groups for prediction in group)
-    for number, prediction in enumerate(every, start=1):
-        if form == "json":
-            error = {"error": prediction.error} if prediction.error else {}
-            print(json.dumps({**prediction.details(), **error}, ensure_ascii=False), end="")
-        for piece in prediction.text if form == "text" else ():
-            print(piece, end="", flush=True)
-        print(flush=True)
-        if message := prediction.error or prediction.note:
-            print(f"line {number}: {message}", file=sys.stderr, flush=True)
-        failed += bool(prediction.error)
-    return failed
+            errors[number] = Prediction(error=str(error) if str(line).strip() else "")
+    answers = iter(answer(inputs))
+    for number in range(len(lines)):
+        yield errors[number] if number in errors else next(answers)
 
 
 class Sentence(NamedTuple):

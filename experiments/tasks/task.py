@@ -1,7 +1,6 @@
 """What a task has to define, and what is the same for all of them."""
 
 import math
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -22,7 +21,7 @@ from experiments.config import Config
 from experiments.config.train import MONITORED, with_steps
 from experiments.data.corpora import warn_dropped
 from experiments.data.examples import EncodedExamples, EncodedPair, SentencePair
-from experiments.data.pipeline import FiniteBatches, TrainingBatches, reads_rows
+from experiments.data.pipeline import FiniteBatches, TrainingBatches
 from experiments.data.source import Splits
 from experiments.data.store import (
     IdStore,
@@ -44,7 +43,6 @@ from experiments.workdir import Workdir
 
 SHOWN = 32  # tokens of a long text that are shown
 TRIED = 8  # references that metrics compare with themselves before the first step
-LARGEST_EXPONENT = math.log(sys.float_info.max)  # of a float
 TEXTS = {"text", "characters"}  # kinds of examples without a target
 
 Batch = TypeVar("Batch")
@@ -67,18 +65,20 @@ class Measured(NamedTuple):
 class Task(ABC, Generic[Batch]):
     """Data, model, loss, metrics and answers of a config.
 
-    A task defines `model`, `training_batches`, `batches`, `loss` and `sample`; `read` and `answers`
-    for predictions; `example` and `attended` to be explained. Nothing is read and no parameter is
-    allocated before it is used.
+    Nothing is read and no parameter is allocated before it is used.
 
     Attributes:
         parts: types of the config, as it was registered.
         sides: of an example that have tokens: 0 is the source, 1 the target.
         ends: number of tokens that the model reads after each text.
+        only_test: whether other test splits than "test" are not measured.
+        has_perplexity: whether the loss is that of a distribution over tokens.
         config: of the run.
         source: the dataset.
         tokenizers: of both sides.
         splits: the data as it was read.
+        test_splits: splits that a trained model is measured on.
+        known_splits: all splits that are read.
         objective: `(*, training) -> (logits, labels, counts) -> TokenLosses`, for the loss that
             `train.loss` names; see `experiments.losses.objective`.
     """
@@ -86,15 +86,18 @@ class Task(ABC, Generic[Batch]):
     parts: ClassVar[TaskParts]
     sides: ClassVar[tuple[int, ...]] = (0,)
     ends: ClassVar[int] = 1
+    only_test: ClassVar[bool] = False
+    has_perplexity: ClassVar[bool] = True
 
     def __init__(
         self, config: Config, tokenizers: Tokenizers, splits: Splits | None = None
     ) -> None:
-        """Create a task; `prepare` and `load` are what is usually called."""
         self.config = config
         self.source = DATASETS[config.data.name].source
         self.tokenizers = tokenizers
         self.splits = splits
+        self.test_splits = ("test",) if self.only_test else self.source.tests
+        self.known_splits = ("train", "validation", *self.test_splits)
         loss = LOSSES[getattr(config.train, "loss", "cross_entropy")]
         self.objective: Callable[..., Objective] = partial(objective, loss, config.train)
         self._prepared: dict[str, tuple[Examples, Ids]] = {}
@@ -250,8 +253,8 @@ class Task(ABC, Generic[Batch]):
         """Check before the first step what would fail after it; nothing is written.
 
         Raises:
-            UsageError: an example of any split that has no room, a metric or an evaluator that
-                cannot be computed, or a monitored value that no evaluator returns.
+            UsageError: an example of any split that has no room, or a monitored value that no
+                evaluator returns.
         """
         for split in self.known_splits:
             self.ids(split)
@@ -260,40 +263,30 @@ class Task(ABC, Generic[Batch]):
         train, learner = self.config.train, self.learner
         references = [example.target for example in self.examples("validation")[:TRIED]]
         self.answer_scores(references, "validation", getattr(self.config.decoding, "metrics", ()))
-        metrics = [name for name in train.evaluators if name not in EVALUATORS]
-        values = self.answer_scores(references, "validation", metrics)
-        if len(metrics) < len(train.evaluators):
-            values |= self._evaluated(learner.initial_state())
-        known = [name for name, value in values.items() if not isinstance(value, str)]
-        if train.monitor not in (*MONITORED, *known):
+        has_own = any(name in EVALUATORS for name in train.evaluators)
+        values = self.evaluated(learner.initial_state() if has_own else None, references)
+        if train.monitor not in (*MONITORED, *values):
             batch, shapes = next(iter(self.batches("validation"))), learner.abstract_state
             losses = jax.eval_shape(learner.evaluate_step, shapes.parameters, batch)
             with as_usage_errors():
-                one_of("train.monitor", train.monitor, (*MONITORED, *losses.auxiliary, *known))
+                one_of("train.monitor", train.monitor, (*MONITORED, *losses.auxiliary, *values))
 
     def validate(self, state: TrainState) -> dict[str, float]:
         """Measure the validation split in training: losses, and the numbers of the evaluators."""
-        values: dict[str, Any] = self.learner.losses(state.parameters, self._validation)
+        losses = self.learner.losses(state.parameters, self.batches("validation"))
+        return losses | self.evaluated(state)
+
+    def evaluated(
+        self, state: TrainState | None, answers: Sequence[str] | None = None
+    ) -> dict[str, float]:
+        """Return the numbers of `train.evaluators`; the answers are generated if they are None."""
+        values: dict[str, Any] = {}
         if metrics := [name for name in self.config.train.evaluators if name not in EVALUATORS]:
-            answers = self.answer_split(state, "validation")
+            answers = self.answer_split(state, "validation") if answers is None else answers
             values |= self.answer_scores(answers, "validation", metrics)
-        values |= self._evaluated(state)
-        return {name: value for name, value in values.items() if not isinstance(value, str)}
-
-    @cached_property
-    def _validation(self) -> Iterable[Batch]:
-        batches = self.batches("validation")
-        return batches if reads_rows(batches) else [*batches]
-
-    def _evaluated(self, state: TrainState) -> dict[str, float]:
-        """Return the numbers of the evaluators that are no metrics."""
-        values = {}
         for name in self.config.train.evaluators:
-            if name in EVALUATORS:
-                for key, value in EVALUATORS[name](self, state).items():
-                    if not isinstance(value, str):
-                        values[key] = float(value)
-        return values
+            values |= EVALUATORS[name](self, state) if name in EVALUATORS else {}
+        return {name: float(value) for name, value in values.items() if not isinstance(value, str)}
 
     def answer_split(self, state: TrainState, split: str) -> Sequence[str]:
         """Return the answer to each example of a split, for tasks with `decoding.metrics`."""
@@ -314,20 +307,10 @@ class Task(ABC, Generic[Batch]):
     def losses(self, state: TrainState, split: str) -> dict[str, float]:
         """Return loss, accuracy and perplexity of a split."""
         losses = self.learner.losses(state.parameters, self.batches(split))
-        return losses | perplexity("perplexity", losses["nll"])
+        return losses | (perplexity("perplexity", losses["nll"]) if self.has_perplexity else {})
 
     def artifacts(self, state: TrainState, workdir: Workdir) -> None:
         """Write more about a trained model, such as pictures, after the test split was measured."""
-
-    @property
-    def test_splits(self) -> tuple[str, ...]:
-        """Splits that a trained model is measured on."""
-        return self.source.tests
-
-    @property
-    def known_splits(self) -> tuple[str, ...]:
-        """Splits that are read."""
-        return ("train", "validation", *self.test_splits)
 
     def first_examples(self, split: str, number: int) -> list[SentencePair]:
         """Return the first examples of a split, as they are shown to people.
@@ -356,23 +339,22 @@ class Task(ABC, Generic[Batch]):
     def _prepare(self, split: str) -> tuple[Examples, Ids]:
         if split not in self._prepared:
             with as_usage_errors(f"the {split} split: "):  # an unknown word
-                self._prepared[split] = self._fitting(split)
+                self._prepared[split] = self._read(split)
         return self._prepared[split]
 
-    def _fitting(self, split: str) -> tuple[Examples, Ids]:
-        examples, map_function = self.splits[split], self.splits.map_function
-
-        def ids(texts: TextStore, most: int | None = None) -> IdStore:
-            return store_ids(self.splits.cache, texts, self.tokenizers, most, map_function)
-
+    def _read(self, split: str) -> tuple[Examples, Ids]:
+        examples, cache = self.splits[split], self.splits.cache
         if self.source.has_images:
             return examples, EncodedExamples(map(self.tokenizers.encode, examples))
+        ids = partial(
+            store_ids, cache, tokenizers=self.tokenizers, map_function=self.splits.map_function
+        )
         longest = getattr(self.config.model, "max_length", None)
         if longest is None or self.source.is_running:
             return examples, ids(examples)
-        room = getattr(self.config.batch, "row_length", 0) or longest
+        room = min(getattr(self.config.batch, "row_length", 0) or longest, longest)
         if self.source.may_split:
-            return examples, ids(examples, room - self.ends)
+            return examples, ids(examples, max_ids=room - self.ends)
         stored = ids(examples)
         lengths = stored.lengths.max(axis=1) - 1 + self.ends
         may_drop = split == "train" and hasattr(self.config.data, "faults")
@@ -382,9 +364,8 @@ class Task(ABC, Generic[Batch]):
             if not fits.any():
                 raise UsageError(f"no pair of the train split is left: all have {what}")
             name = f"{stored.path.name} without {what}"
-            examples = store_text(self.splits.cache, partial(compress, examples, fits), name)
-            stored = ids(examples)
-            lengths = lengths[fits]
+            examples = store_text(cache, partial(compress, examples, fits), name)
+            return examples, ids(examples)
         if lengths.max() > longest:
             text = examples[int(lengths.argmax())].source
             raise UsageError(
@@ -397,4 +378,7 @@ class Task(ABC, Generic[Batch]):
 
 def perplexity(name: str, nll: float) -> dict[str, float]:
     """Return a perplexity by its name, {} if it is more than a float holds."""
-    return {} if nll > LARGEST_EXPONENT else {name: math.exp(nll)}
+    try:
+        return {name: math.exp(nll)}
+    except OverflowError:
+        return {}

@@ -8,7 +8,6 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
-from attention.decoding import StoppingCriteria
 from attention.modules import EncoderDecoder, Output, RecurrentEncoderDecoder
 from attention.modules.context import add_losses
 from attention.modules.layers import split_rng
@@ -16,16 +15,14 @@ from attention.primitives import masks
 from experiments.analysis.attribution import Explainer
 from experiments.analysis.collect import Example
 from experiments.analysis.figures import maps_figure, save
-from experiments.config import Config
 from experiments.config.data import PairBatchPart
 from experiments.config.model import EncoderDecoderModel, RecurrentModel, SearchPart
 from experiments.config.train import LabelTrainPart
 from experiments.data.examples import EncodedExamples, EncodedPair
 from experiments.data.packing import Batch, PackedPairs, row_lengths
 from experiments.data.pipeline import Buckets, PackedRows, ShuffledBatches, SortedBatches
-from experiments.data.source import Splits
 from experiments.data.subwords import PairDropout
-from experiments.data.tokenizers import BOS, EOS, PAD, SPECIALS, Tokenizers
+from experiments.data.tokenizers import BOS, EOS, PAD, SPECIALS
 from experiments.errors import UsageError
 from experiments.evaluation.phenomena import by_phenomenon
 from experiments.learner import TrainState
@@ -57,40 +54,18 @@ class Translation(Task[Batch | PackedPairs]):
 
     sides = (0, 1)
 
-    def __init__(
-        self, config: Config, tokenizers: Tokenizers, splits: Splits | None = None
-    ) -> None:
-        """As in `Task`; raise a UsageError for more beams than target tokens."""
-        super().__init__(config, tokenizers, splits)
-        if config.decoding.num_beams > len(tokenizers.target):
-            raise UsageError(
-                f"decoding.num_beams must be at most the {len(tokenizers.target)} words of the "
-                f"target vocabulary, got {config.decoding.num_beams}"
-            )
-        self.stopping = StoppingCriteria(config.model.max_length, stop=EOS, pad=PAD)
-
     @cached_property
     def translator(self) -> Translator:
         """Translates by `config.decoding`."""
-        return self.make_translator(self.stopping)
+        model, decoding = self.config.model, self.config.decoding
+        aligns = getattr(model, "attention", "") != "none"
+        definition = self.learner.definition
+        return Translator(definition, self.tokenizers, decoding, model.max_length, aligns)
 
     @cached_property
     def explainer(self) -> Explainer:
         """Computes attributions of the translations of the model."""
         return Explainer(self)
-
-    def make_translator(
-        self, stopping: StoppingCriteria, decoding: SearchPart | None = None
-    ) -> Translator:
-        """Return a translator with these stopping criteria; `config.decoding` if none is given."""
-        return Translator(
-            self.learner.definition,
-            self.tokenizers,
-            decoding or self.config.decoding,
-            max_length=self.config.model.max_length,
-            stopping=stopping,
-            aligns=getattr(self.config.model, "attention", "") != "none",
-        )
 
     def model(self, rngs: nnx.Rngs) -> nnx.Module:
         """As in `Task`."""
@@ -175,24 +150,18 @@ class Translation(Task[Batch | PackedPairs]):
             return self.translated(source, said)
         if not target.strip():
             return self.translated(source, [EOS])
-        longest, tokenizer = self.config.model.max_length - 1, self.tokenizers.target
-        sentence = read_sentence(tokenizer, target, longest=longest)
-        ids = [*sentence.ids, EOS]
-        tokens = [*sentence.tokens(tokenizer), tokenizer.token(EOS)]
-        example = self.translated(source, ids, tokens, word_numbers(tokenizer, target))
-        unknown = {"decoder": [1 + place for place in sentence.unknown]}
-        return example._replace(unknown=example.unknown | unknown)
+        tokenizer = self.tokenizers.target
+        written = read_sentence(tokenizer, target, longest=self.config.model.max_length - 1)
+        example, tokens = self.translated(source, [*written.ids, EOS]), written.tokens(tokenizer)
+        return example._replace(
+            labels=example.labels | {"decoder": [SPECIALS[BOS], *tokens]},
+            predicted=[*tokens, tokenizer.token(EOS)],
+            words=example.words | {"decoder": word_numbers(tokenizer, target)},
+            unknown=example.unknown | {"decoder": [1 + place for place in written.unknown]},
+        )
 
-    def translated(
-        self,
-        source: str,
-        ids: Sequence[int],
-        tokens: Sequence[str] | None = None,
-        words: Sequence[int] | None = None,
-    ) -> Example:
+    def translated(self, source: str, ids: Sequence[int]) -> Example:
         """Return what the model reads of a source, and of the ids of a translation of it.
-
-        The tokens of the translation, and the numbers of their words, follow from the ids if None.
 
         Raises:
             UsageError: a model that does not attend.
@@ -200,15 +169,19 @@ class Translation(Task[Batch | PackedPairs]):
         if not self.translator.aligns:
             raise UsageError("a model with model.attention='none' has no attention to explain")
         sentence, (reading, writing) = self.read(source), self.tokenizers
-        tokens = tokens or [*map(writing.token, ids)]
-        labels = [*sentence.tokens(reading), SPECIALS[EOS]], [SPECIALS[BOS], *tokens[:-1]]
-        numbers = words if words is not None else writing.word_numbers(ids[:-1])
+        tokens = [*map(writing.token, ids)]
         return Example(
             {"encoder": np.array([*sentence.ids, EOS]), "decoder": np.array([BOS, *ids[:-1]])},
-            dict(zip(("encoder", "decoder"), labels, strict=True)),
+            {
+                "encoder": [*sentence.tokens(reading), SPECIALS[EOS]],
+                "decoder": [SPECIALS[BOS], *tokens[:-1]],
+            },
             {"encoder": (0, 1), "decoder": (1, 0)},
             tokens,
-            {"encoder": word_numbers(reading, source), "decoder": numbers},
+            {
+                "encoder": word_numbers(reading, source),
+                "decoder": writing.word_numbers(ids[:-1]),
+            },
             {"encoder": [*sentence.unknown]},
         )
 
@@ -238,7 +211,8 @@ class Translation(Task[Batch | PackedPairs]):
 
     def read(self, line: str) -> Sentence:
         """Read a sentence."""
-        return self.translator.read(line)
+        longest = self.config.model.max_length - 1
+        return read_sentence(self.tokenizers.source, line, longest=longest)
 
     def answers(self, state: TrainState, inputs: Sequence[Sentence]) -> Iterable[Prediction]:
         """Translate sentences; unknown words are copied, if the model attends to the source."""
@@ -252,10 +226,10 @@ class Translation(Task[Batch | PackedPairs]):
         details = {
             "source": [*sentence.tokens(tokenizer), tokenizer.token(EOS)],
             "unknown": [*sentence.unknown.values()],
-            "translations": [hypothesis.details() for hypothesis in ranked],
+            "translations": [hypothesis.details for hypothesis in ranked],
         }
         note = sentence.note(tokenizer, is_copied=self.translator.aligns)
-        return Prediction([best.text for best in ranked[:1]], lambda: details, note)
+        return Prediction([best.details["text"] for best in ranked[:1]], lambda: details, note)
 
     @property
     def sentences_at_once(self) -> int:

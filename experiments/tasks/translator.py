@@ -1,6 +1,6 @@
-"""Translation of plain text with a trained model."""
+"""Translation of plain text with a trained model, on all devices."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -9,46 +9,37 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax import Array
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from attention.decoding import GNMT, Beam, GenerationOutput, Greedy, StoppingCriteria, generate
+from attention.decoding import GNMT, Beam, GenerationOutput, Greedy, generate
 from attention.modules import Output
 from experiments.config.model import SearchPart
 from experiments.data.tokenizers import BOS, EOS, Tokenizers
+from experiments.devices import compiled
 from experiments.files import split_lines
-from experiments.tasks.by_rows import by_rows
-from experiments.tasks.prediction import Sentence, read_sentence
+from experiments.processes import gather_to_host
+from experiments.sharding import is_replicated, one_copy, padded_rows
+from experiments.tasks.prediction import Sentence
 
 LOW_CONFIDENCE = 0.5  # a translation below it is marked
 SHORTEST = 32  # tokens: shorter sources are padded rather than compiled for
+FEWEST_ROWS = 8  # of a device: fewer are not worth the copies of the parameters
 
 
 class Hypothesis(NamedTuple):
-    """A translation, and how it was scored.
+    """A translation.
 
     Attributes:
-        text: in the target language.
-        score: its log-probability, in beam search divided by the length penalty.
-        confidence: the geometric mean of the probabilities of its tokens.
-        is_uncertain: whether the confidence is below `LOW_CONFIDENCE`.
         ids: of its tokens, with the end if it has one.
-        tokens: the text of each of them; a copied word in place of its placeholder.
-        log_probs: of each of them.
-        alignment: for each of them the index of the source token with the largest weight; empty for
-            a model without attention.
+        details: its text; its score, the log-probability, in beam search divided by the length
+            penalty; its confidence, the geometric mean of the probabilities of its tokens, and
+            whether it is uncertain; the text of its tokens, with copied words, and their
+            log-probabilities; and its alignment, for each token the index of the source token with
+            the largest weight, empty for a model without attention.
     """
 
-    text: str
-    score: float
-    confidence: float
-    is_uncertain: bool
     ids: list[int]
-    tokens: list[str]
-    log_probs: list[float]
-    alignment: list[int]
-
-    def details(self) -> dict[str, Any]:
-        """Return what predictions list of it: all but the ids."""
-        return {name: value for name, value in self._asdict().items() if name != "ids"}
+    details: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -59,8 +50,7 @@ class Translator:
         definition: an `EncoderDecoder` without its parameters.
         tokenizers: of both languages.
         decoding: num_beams, length_penalty, and the number of hypotheses, n_best.
-        max_length: largest number of source tokens, the end included.
-        stopping: when a translation ends.
+        max_length: largest number of tokens of either side, the end included.
         aligns: whether the model attends to the source; some recurrent ones do not.
     """
 
@@ -68,12 +58,7 @@ class Translator:
     tokenizers: Tokenizers
     decoding: SearchPart
     max_length: int
-    stopping: StoppingCriteria
     aligns: bool = True
-
-    def read(self, line: str) -> Sentence:
-        """Read a sentence as a person types it; raise a ValueError as `read_sentence`."""
-        return read_sentence(self.tokenizers.source, line, longest=self.max_length - 1)
 
     def __call__(
         self, parameters: nnx.State, sentences: Sequence[str], *, batch_size: int
@@ -87,9 +72,6 @@ class Translator:
         self, parameters: nnx.State, sources: Sequence[Sequence[int]], *, batch_size: int
     ) -> list[np.ndarray]:
         """Translate lists of ids without their ends; translations that have an end contain it."""
-        longest = max(map(len, sources), default=0)
-        if longest >= self.max_length:
-            raise ValueError(f"the model reads at most {self.max_length - 1} ids, got {longest}")
         buckets = lengths_for(self.max_length)
         output = self._generate(parameters, sources, None, buckets=buckets, slots=batch_size)
         return [ids[:length] for ids, length in zip(output.tokens, output.lengths, strict=True)]
@@ -133,9 +115,8 @@ class Translator:
             nnx.merge(self.definition, parameters),
             [[*source, EOS] for source in sources],
             strategy=Greedy() if num_beams == 1 else Beam(num_beams, n_best, penalty),
-            max_tokens=self.stopping.max_tokens,
-            min_tokens=self.stopping.min_tokens,
-            stop=self.stopping.stop,
+            max_tokens=self.max_length,
+            stop=EOS,
             start=BOS,
             compile=by_rows,
             **options,
@@ -172,16 +153,16 @@ class Translator:
             weights = output.observed[valid, : len(sentence.ids) + 1]
         tokens, text = self.with_copies(ids, weights, sentence.unknown if self.aligns else {})
         confidence = float(np.exp(np.mean(log_probs)))
-        return Hypothesis(
-            text=text,
-            score=float(output.scores),
-            confidence=confidence,
-            is_uncertain=confidence < LOW_CONFIDENCE,
-            ids=ids,
-            tokens=tokens,
-            log_probs=log_probs.tolist(),
-            alignment=weights.argmax(axis=-1).tolist() if self.aligns else [],
-        )
+        details = {
+            "text": text,
+            "score": float(output.scores),
+            "confidence": confidence,
+            "is_uncertain": confidence < LOW_CONFIDENCE,
+            "tokens": tokens,
+            "log_probs": log_probs.tolist(),
+            "alignment": weights.argmax(axis=-1).tolist() if self.aligns else [],
+        }
+        return Hypothesis(ids, details)
 
 
 def lengths_for(max_length: int) -> list[int]:
@@ -194,11 +175,10 @@ def lengths_for(max_length: int) -> list[int]:
 
 def source_weights(output: Output) -> Array:
     """Return the mean weight of each source token, `[B, S]`, for one target token per row."""
-    layers = (layer.get("cross_attention") for layer in output.attention)
     means = [
-        results["weights"].mean(axis=(-3, -2))  # over heads and the one query
-        for results in layers
-        if results is not None
+        layer["cross_attention"]["weights"].mean(axis=(-3, -2))  # over heads and the one query
+        for layer in output.attention
+        if layer.get("cross_attention") is not None
     ]
     return jnp.mean(jnp.stack(means), axis=0)
 
@@ -223,3 +203,58 @@ def copy_words(weights: np.ndarray, words: Mapping[int, str]) -> tuple[dict[int,
         if target not in copies and source in rest:
             copies[target] = rest.pop(source)
     return copies, [*rest.values()]
+
+
+def by_rows(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile `function(parameters, *arrays)` with the rows of its arrays on several devices.
+
+    Parameters that are sharded stay so. Of replicated ones, each device uses its own copy; several
+    processes have to call the function with the same arrays.
+
+    Args:
+        function: maps parameters and arrays `[B, *]` to arrays `[B, *]`, each row independent of
+            the others. Its arrays may be padded with rows of zeros.
+    """
+
+    def divided(parameters: Any, *arrays: Array) -> Any:  # noqa: ANN401 - any pytrees
+        rows, mesh = len(arrays[0]), _mesh_of_rows(len(arrays[0]))
+        if mesh.size == 1:
+            return function(parameters, *arrays)
+        spec = PartitionSpec("data")
+        share = jax.shard_map(
+            function,
+            mesh=mesh,
+            in_specs=(PartitionSpec(), *[spec] * len(arrays)),
+            out_specs=spec,
+            check_vma=False,
+        )
+        results = share(parameters, *(padded_rows(array, mesh.size) for array in arrays))
+        return jax.tree.map(lambda array: array[:rows], results)
+
+    independent, whole = compiled(divided), compiled(function)
+
+    def run(parameters: Any, *arrays: Array) -> Any:  # noqa: ANN401 - the same
+        if jax.process_count() > 1:
+            arrays = tuple(map(np.asarray, arrays))  # for the devices of all processes
+        if not is_replicated(parameters):
+            return gather_to_host(whole(parameters, *arrays))
+        mesh = _mesh_of_rows(len(arrays[0]))
+        if mesh.size == 1:
+            return independent(one_copy(parameters), *arrays)
+        # No copy is made where a device has the parameters.
+        parameters = jax.device_put(parameters, NamedSharding(mesh, PartitionSpec()))
+        return gather_to_host(independent(parameters, *arrays))
+
+    return run
+
+
+def _mesh_of_rows(rows: int) -> Mesh:
+    """Return a mesh of the most devices with at least `FEWEST_ROWS` rows each.
+
+    Of several processes, it has all devices, or one of this process.
+    """
+    number = max(1, min(jax.device_count(), rows // FEWEST_ROWS))
+    if jax.process_count() > 1 and number < jax.device_count():
+        number = 1
+    devices = jax.local_devices() if number == 1 else jax.devices()
+    return Mesh(np.array(devices[:number]), ("data",))

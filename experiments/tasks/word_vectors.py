@@ -8,13 +8,7 @@ from flax import nnx
 from jax import Array
 
 from attention.modules.layers import rows, table
-from experiments.analysis.senses import (
-    SenseVectors,
-    check_senses,
-    neighbour_mean,
-    occurrences,
-    sense_accuracy,
-)
+from experiments.analysis.senses import neighbour_mean, sense_scores
 from experiments.config.data import SkipGramBatchPart
 from experiments.config.model import SkipGramModel
 from experiments.config.train import TrainPart
@@ -62,7 +56,8 @@ class SkipGram(nnx.Module):
 class WordVectors(Task[SkipGramBatch]):
     """Skip-grams with negative sampling of the sources of examples."""
 
-    test_splits = ("test",)
+    only_test = True
+    has_perplexity = False
 
     def model(self, rngs: nnx.Rngs) -> SkipGram:
         """As in `Task`."""
@@ -70,8 +65,6 @@ class WordVectors(Task[SkipGramBatch]):
 
     def training_batches(self) -> SkipGramBatches:
         """Skip-grams, drawn at random."""
-        if self.source.has_phenomena:
-            check_senses(self.examples("train"), self.examples("test"))
         return self._skip_grams("train", self.config.seed)
 
     def batches(self, split: str) -> list[SkipGramBatch]:
@@ -103,10 +96,6 @@ class WordVectors(Task[SkipGramBatch]):
         parameters = gather_to_host(state.parameters)
         return np.asarray(nnx.merge(self.learner.definition, parameters).centers[...])
 
-    def losses(self, state: TrainState, split: str) -> dict[str, float]:
-        """As in `Task`, without a perplexity: neighbours are no distribution over tokens."""
-        return self.learner.losses(state.parameters, self.batches(split))
-
     def measure(self, state: TrainState, split: str) -> Measured:
         """Measure the loss, and on the test split of toy data the senses of words.
 
@@ -114,24 +103,20 @@ class WordVectors(Task[SkipGramBatch]):
         """
         scores = {split: self.losses(state, split)}
         if self.source.has_phenomena and split == "test":
-            for name, window in (("word", 0), ("neighbours", self.config.batch.window)):
-                train, test = (self.senses(state, part, window) for part in ("train", "test"))
-                scores[name] = sense_accuracy(train, test)
+            vectors, window = self.vectors(state), self.config.batch.window
+
+            def encode(part: str, numbers: Sequence[int]) -> list[np.ndarray]:
+                return [vectors[self.ids(part)[number].source] for number in numbers]
+
+            def encode_neighbours(part: str, numbers: Sequence[int]) -> list[np.ndarray]:
+                return [
+                    np.stack([neighbour_mean(words, place, window) for place in range(len(words))])
+                    for words in encode(part, numbers)
+                ]
+
+            scores["word"] = sense_scores(self.examples, encode)
+            scores["neighbours"] = sense_scores(self.examples, encode_neighbours)
         return Measured(scores)
-
-    def senses(self, state: TrainState, split: str, window: int) -> SenseVectors:
-        """Return a vector for each occurrence of a word that has several senses.
-
-        It is the vector of the word if `window` is 0, else the mean of those around it.
-        """
-        words, ids = occurrences(self.examples(split)), self.ids(split)
-        vectors = self.vectors(state)
-
-        def vector(sentence: np.ndarray, place: int) -> np.ndarray:
-            return neighbour_mean(sentence, place, window) if window else sentence[place]
-
-        read = [vector(vectors[ids[word.sentence].source], word.place) for word in words]
-        return SenseVectors.of(words, read)
 
     def read(self, line: str) -> Sentence:
         """Read a word, or several words."""

@@ -219,7 +219,7 @@ def _translations(
     """Yield the translation of each source by `config.decoding`, and those of beam search."""
     num_beams = min(max(NUM_BEAMS, task.config.decoding.num_beams), len(task.tokenizers.target))
     decoding = replace(task.config.decoding, num_beams=num_beams, n_best=min(NUM_BEAMS, num_beams))
-    translator = task.make_translator(task.stopping, decoding)
+    translator = replace(task.translator, decoding=decoding)
     sentences = [*map(task.read, sources)]
     ids = [sentence.ids for sentence in sentences]
     own = task.translator.translate_ids(state.parameters, ids, batch_size=1)

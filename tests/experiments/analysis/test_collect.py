@@ -12,7 +12,6 @@ from experiments.data.packing import pad_batch
 from experiments.data.tokenizers import BOS, SPECIALS, WORDS, Tokenizers, Vocabulary, WordTokenizer
 from experiments.tasks.classification import Classification
 from experiments.tasks.language_model import CONTINUED, LanguageModeling
-from experiments.tasks.text_generator import TextGenerator
 from experiments.tasks.translation import Translation, pair_features
 
 
@@ -128,7 +127,7 @@ def test_tokens_that_a_language_model_adds(monkeypatch):
     def ids(_, parameters, sentence, most):
         return [BOS, *sentence.ids, *[3] * most]
 
-    monkeypatch.setattr(TextGenerator, "ids", ids)
+    monkeypatch.setattr(LanguageModeling, "greedy_ids", ids)
     state = SimpleNamespace(parameters=None)
     example = task.example(state, "b c")
     assert example.labels["decoder"][:4] == ["<bos>", "b", "c", "a"]

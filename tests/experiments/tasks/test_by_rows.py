@@ -8,7 +8,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from experiments.config.train import MeshPart
 from experiments.sharding import make_mesh
-from experiments.tasks.by_rows import FEWEST_ROWS, by_rows
+from experiments.tasks.translator import FEWEST_ROWS, by_rows
 
 
 @pytest.mark.parametrize("axes", [(), (None, "fsdp")])

@@ -6,7 +6,7 @@ from experiments.config.data import TextPart
 from experiments.data.examples import SentencePair
 from experiments.data.subwords import Subwords
 from experiments.data.tokenizers import BOS, EOS, WORDS, Characters, Words
-from experiments.tasks.text_generator import Continuation
+from experiments.tasks.language_model import Continuation
 from tests.experiments.data.corpora import learn
 
 TEXT = "the cat sees l'Afrique and the queens"
