@@ -4,19 +4,20 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from ml_collections import ConfigDict
 
-from attention.decoding import GNMT, AllowedTokens, Beam, generate, stream
+from attention.decoding import GNMT, AllowedTokens, Beam
 from experiments.config import Config
 from experiments.config.build import build
 from experiments.config.model import PretrainedPart
 from experiments.devices import compiled
 from experiments.errors import UsageError, as_usage_errors
-from experiments.tasks.language_model import Continuation, generated, sampling
+from experiments.tasks.language_model import Continuation, continuation, sampling
 from experiments.tasks.prediction import Prediction, predictions
 from experiments.trained import Run
 from experiments.workdir import Workdir
@@ -32,17 +33,14 @@ def predict(
     groups: Iterable[Sequence[str]],
     form: str,
 ) -> int:
-    """Answer lines as they come; those of a group are answered together.
+    """Answer groups of lines as they come; return the number of lines without an answer.
 
     Args:
         config: of the run, or of a released checkpoint, which has `decoding`.
         workdir: of the run; or a folder with config.json, safetensors and tokenizer.json.
         cache: where generated data is kept.
-        groups: lines.
+        groups: lines that are answered together.
         form: of the output, "text" or "json".
-
-    Returns:
-        Number of lines without an answer; each has a message on standard error.
     """
     if not isinstance(config, Config):
         released = Released(config, workdir.path)
@@ -56,18 +54,9 @@ def predict(
 
 
 def show(groups: Iterable[Iterable[Prediction]], form: str) -> int:
-    """Print one line for each prediction, and its note or error to standard error.
-
-    Args:
-        groups: predictions of lines that came together.
-        form: "text" or "json".
-
-    Returns:
-        Number of lines without an answer because of an error.
-    """
+    """Print each prediction, and its note or error to standard error; return how many failed."""
     failed = 0
-    every = (prediction for group in groups for prediction in group)
-    for number, prediction in enumerate(every, start=1):
+    for number, prediction in enumerate(chain.from_iterable(groups), start=1):
         if form == "json":
             error = {"error": prediction.error} if prediction.error else {}
             print(json.dumps({**prediction.details(), **error}, ensure_ascii=False), end="")
@@ -113,24 +102,12 @@ class Released:
 
     def answers(self, inputs: Sequence[tuple[str, list[int]]]) -> Iterator[Prediction]:
         """Continue or translate each line."""
-        return (self._prediction(*read) for read in inputs)
-
-    def _prediction(self, line: str, ids: list[int]) -> Prediction:
         model, tokenizer = self._model, self._tokenizer
-        decoder = Continuation(tokenizer, tuple(ids)) if model.is_prompted else tokenizer
-        options = self._options | {"tokenizer": decoder}
-
-        def details() -> dict[str, Any]:
-            return {"prompt": line, **generated(generate(model, [ids], **options))}
-
-        def pieces() -> Iterator[str]:
-            yield from [line] if model.is_prompted else []
-            if isinstance(options["strategy"], Beam):
-                yield details()["text"]
-            else:
-                yield from stream(model, ids, **options)
-
-        return Prediction(pieces(), details)
+        for line, ids in inputs:
+            decoder = Continuation(tokenizer, tuple(ids)) if model.is_prompted else tokenizer
+            answer = continuation(line, model, ids, self._options | {"tokenizer": decoder})
+            text = answer.text if model.is_prompted else islice(answer.text, 1, None)
+            yield answer._replace(text=text)
 
 
 def _load(folder: Path) -> tuple[Any, Any, dict[str, Any]]:
@@ -185,11 +162,10 @@ def _options(
     }
     if decoding.num_beams > 1:
         options["strategy"] = Beam(decoding.num_beams, length_penalty=GNMT(decoding.length_penalty))
-    words = [word if isinstance(word, list) else [word] for word in ids("bad_words_ids")]
+    words = {*map(tuple, ids("bad_words_ids"))}
     if several := next((word for word in words if len(word) > 1), None):
         raise UsageError(f"bad_words_ids of the checkpoint has {several}, not single tokens alone")
-    excluded = {word[0] for word in words} - {*stop} | {*ids("suppress_tokens")}
-    if excluded:
+    if excluded := {*chain(*words)} - {*stop}:
         allowed = np.ones((1, model.vocab_size), bool)
         allowed[:, [*excluded]] = False
         options["logit_processors"] = [AllowedTokens(lambda history: allowed)]

@@ -25,7 +25,6 @@ from experiments.tasks.prediction import Choice, Prediction, Sentence, read_imag
 from experiments.tasks.task import Examples, Ids, Task
 
 CLASSES = Words(WHOLE)  # each target is one class
-SAMPLED = 3  # examples of a sample
 
 
 class LabelledBatch(NamedTuple):
@@ -190,17 +189,6 @@ class Classification(Task[LabelledBatch]):
             {"encoder": (len(begin), 0)},
             unknown={"encoder": [len(begin) + place for place in getattr(read, "unknown", ())]},
         )
-
-    def sample(self, state: TrainState) -> str:
-        """Classify a few validation examples."""
-        lines, examples = [], self.examples("validation")[:SAMPLED]
-        answers = self.predict(state, [example.source for example in examples])
-        for (source, target, _), answer in zip(examples, answers, strict=True):
-            text = "".join(answer.text)
-            mark = "=" if text == target else "≠"
-            lines += [] if self.source.has_images else [f"  {source}"]
-            lines.append(f"  → {text} {mark} {target}")
-        return "\n".join(lines)
 
 
 class _Counted:

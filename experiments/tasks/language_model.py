@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from typing import Any, NamedTuple
 
 import jax
@@ -12,7 +12,7 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
-from attention.decoding import GenerationOutput, Greedy, Sample, generate, stream
+from attention.decoding import Beam, Greedy, Sample, generate, stream
 from attention.modules import POSITIONS, LanguageModel
 from attention.primitives import masks
 from experiments.analysis.collect import Example
@@ -115,12 +115,7 @@ class LanguageModeling(Task[TextBatch | PackedBatch]):
         return () if self.source.is_running else (BOS,)
 
     def read(self, line: str, max_tokens: int | None = None) -> Sentence:
-        """Read a prompt as a person types it, which at most `max_tokens` tokens follow.
-
-        Raises:
-            ValueError: a prompt with an unknown character, one that is too long, or an empty one
-                where nothing precedes it.
-        """
+        """Read a prompt, which at most `max_tokens` tokens follow; a longer one is a ValueError."""
         if self.begin and not line.strip():
             sentence = Sentence([], text=line)
         else:
@@ -129,41 +124,15 @@ class LanguageModeling(Task[TextBatch | PackedBatch]):
         self._prompt_size(len(self.begin) + len(sentence.ids), max_tokens)
         return sentence
 
-    def answers(self, state: TrainState, inputs: Sequence[Sentence]) -> Iterable[Prediction]:
-        """Continue each prompt; a continuation is generated when it is used."""
-        return (self._prediction(state, prompt) for prompt in inputs)
-
-    def _prediction(self, state: TrainState, sentence: Sentence) -> Prediction:
-        prompt = sentence.text.strip() if self.begin else sentence.text  # as it is read
-        pieces = chain([prompt], self._pieces(state, sentence))
-
-        def details() -> dict[str, Any]:
-            model, ids, options = self._arguments(state.parameters, sentence)
-            return {"prompt": prompt, **generated(generate(model, [ids], **options))}
-
-        return Prediction(pieces, details, sentence.note(self.tokenizers.source))
-
-    def _pieces(self, state: TrainState, sentence: Sentence) -> Iterator[str]:
-        """Yield the continuation of a prompt in pieces, one for each token."""
-        model, ids, options = self._arguments(state.parameters, sentence)
-        yield from stream(model, ids, **options)
-
-    def greedy_ids(self, state: TrainState, sentence: Sentence, max_tokens: int) -> list[int]:
-        """Return the ids of a prompt and of at most `max_tokens` tokens, the most probable ones.
-
-        They are at most `model.max_length` together.
-        """
-        ids = [*self.begin, *sentence.ids]
-        room = self.config.model.max_length - len(ids)
-        max_tokens = min(max_tokens, self.config.decoding.max_tokens, room)
-        if not max_tokens:
-            return ids
-        model, ids, options = self._arguments(state.parameters, sentence, max_tokens)
-        output = generate(model, [ids], **options | {"strategy": Greedy(), "rng": None})
-        return [*ids, *output.tokens[0, : int(output.lengths[0])].tolist()]
+    def answers(self, state: TrainState, inputs: Sequence[Sentence]) -> Iterator[Prediction]:
+        """Continue each prompt."""
+        for sentence in inputs:
+            prompt = sentence.text.strip() if self.begin else sentence.text  # as it is read
+            answer = continuation(prompt, *self._arguments(state, sentence))
+            yield answer._replace(note=sentence.note(self.tokenizers.source))
 
     def _arguments(
-        self, parameters: nnx.State, sentence: Sentence, max_tokens: int | None = None
+        self, state: TrainState, sentence: Sentence, max_tokens: int | None = None
     ) -> tuple[nnx.Module, list[int], dict[str, Any]]:
         """Return model, ids and options of `generate`."""
         decoding, ids = self.config.decoding, [*self.begin, *sentence.ids]
@@ -174,7 +143,7 @@ class LanguageModeling(Task[TextBatch | PackedBatch]):
             "buckets": (self._prompt_size(len(ids), max_tokens),),
             "compile": compiled,
         }
-        parameters = gather_to_host(one_copy(parameters))
+        parameters = gather_to_host(one_copy(state.parameters))
         return nnx.merge(self.learner.definition, parameters), ids, options
 
     def _prompt_size(self, length: int, max_tokens: int | None) -> int:
@@ -193,22 +162,34 @@ class LanguageModeling(Task[TextBatch | PackedBatch]):
     def example(self, state: TrainState, source: str, target: str | None = None) -> Example:
         """As in `Task`; if the target is None, the most probable tokens continue the text."""
         sentence, begin = self.read(source, max_tokens=0), len(self.begin)
-        ids = self.greedy_ids(state, sentence, CONTINUED if target is None else 0)
-        labels = [*map(self.tokenizers.source.token, ids)]
-        for place, word in sentence.unknown.items():
-            labels[begin + place] = word
-        return Example(
-            {"decoder": np.array(ids)},
-            {"decoder": labels},
-            {"decoder": (begin, 0)},
-            unknown={"decoder": [begin + place for place in sentence.unknown]},
-            continuation=len(ids) - begin - len(sentence.ids),
+        ids = [*self.begin, *sentence.ids]
+        room = min(self.config.decoding.max_tokens, self.config.model.max_length - len(ids))
+        more = (
+            []
+            if target is not None or not room
+            else self.greedy_ids(state, sentence, min(CONTINUED, room))
         )
+        unknown = {begin + place: word for place, word in sentence.unknown.items()}
+        labels = dict(enumerate(map(self.tokenizers.source.token, [*ids, *more])))
+        return Example(
+            {"decoder": np.array([*ids, *more])},
+            {"decoder": [*(labels | unknown).values()]},
+            {"decoder": (begin, 0)},
+            unknown={"decoder": [*unknown]},
+            continuation=len(more),
+        )
+
+    def greedy_ids(self, state: TrainState, sentence: Sentence, max_tokens: int) -> list[int]:
+        """Return the most probable ids that continue a prompt."""
+        model, ids, options = self._arguments(state, sentence, max_tokens)
+        output = generate(model, [ids], **options | {"strategy": Greedy(), "rng": None})
+        return output.tokens[0, : int(output.lengths[0])].tolist()
 
     def sample(self, state: TrainState) -> str:
         """Write a text from nothing, or from its first character."""
         prompt = self.tokenizers.source.token(0) if self.source.is_running else ""
-        return "".join(islice(self._pieces(state, self.read(prompt)), SAMPLED))
+        (answer,) = self.predict(state, [prompt or " "])
+        return "".join(islice(answer.text, 1, 1 + SAMPLED))
 
 
 def sampling(config: SamplingPart) -> dict[str, Any]:
@@ -224,10 +205,28 @@ def sampling(config: SamplingPart) -> dict[str, Any]:
     return {"strategy": strategy, "rng": jax.random.key(config.seed)}
 
 
-def generated(output: GenerationOutput) -> dict[str, Any]:
-    """Return the text of one answer and the probability of each of its tokens, as JSON values."""
-    log_probs = output.log_probs[0, : int(output.lengths[0])]
-    return {"text": output.text[0], "probabilities": [math.exp(number) for number in log_probs]}
+def continuation(
+    prompt: str, model: nnx.Module, ids: list[int], options: dict[str, Any]
+) -> Prediction:
+    """Return a prompt and its continuation, which is generated when it is used.
+
+    The details are its text and the probability of each of its tokens.
+    """
+
+    def details() -> dict[str, Any]:
+        output = generate(model, [ids], **options)
+        log_probs = output.log_probs[0, : int(output.lengths[0])]
+        probabilities = [math.exp(number) for number in log_probs]
+        return {"prompt": prompt, "text": output.text[0], "probabilities": probabilities}
+
+    def pieces() -> Iterator[str]:
+        yield prompt
+        if isinstance(options["strategy"], Beam):
+            yield details()["text"]
+        else:
+            yield from stream(model, ids, **options)
+
+    return Prediction(pieces(), details)
 
 
 class Continuation(NamedTuple):

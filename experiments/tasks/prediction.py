@@ -55,10 +55,7 @@ def predictions(
 ) -> Iterator[Prediction]:
     """Yield the prediction of each line; it is empty for a blank line that cannot be read.
 
-    Args:
-        lines: as a person typed them.
-        read: converts a line to an input of the model, or raises a ValueError in one sentence.
-        answer: returns the predictions of inputs.
+    `read` converts a line to an input of the model, or raises a ValueError in one sentence.
     """
     inputs, errors = [], {}
     for number, line in enumerate(lines):
@@ -114,14 +111,8 @@ def read_sentence(
     punctuation and symbols are split off, unknown punctuation is left out, and an unknown word or
     symbol, such as an emoji, is replaced by a placeholder.
 
-    Args:
-        tokenizer: of the model.
-        text: a line.
-        longest: number of tokens that the model reads.
-        gap: the id of each `_`, also of several without a space; None if these are text.
-
-    Raises:
-        ValueError: a text without a token, one that is too long, or an unknown character.
+    A text of more than `longest` tokens, or of none, is a ValueError. `gap` is the id of each `_`,
+    also of several without a space; if it is None, these are text.
     """
     ids, unknown, name = [], {}, ""
     for number, part in enumerate([text] if gap is None else re.split("_+", text)):
@@ -173,10 +164,10 @@ def _split(tokenizer: WordTokenizer, text: str) -> Iterator[str]:
 
 def _signs(known: Mapping[str, int], text: str) -> Iterator[str]:
     """Yield the known signs of a text, and what is neither punctuation nor invisible."""
-    parts = (
-        f" {sign} " if sign in known else " " if category(sign)[0] == "P" else sign for sign in text
-    )
-    for run in "".join(parts).split():
+    spaced = ""
+    for sign in text:
+        spaced += f" {sign} " if sign in known else " " if category(sign)[0] == "P" else sign
+    for run in spaced.split():
         if any(category(sign) not in ("Cc", "Cf") for sign in run):
             yield run
 
@@ -184,10 +175,8 @@ def _signs(known: Mapping[str, int], text: str) -> Iterator[str]:
 def read_image(path: str, shape: tuple[int, int, int]) -> np.ndarray:
     """Read an image file as float32 `[height, width, channels]` from 0 (black) to 1 (white).
 
-    Nothing is inverted: for a model of `digits`, whose ink is 1, ink must be white on black.
-
-    Raises:
-        ValueError: a file that is no image, or an image of another size or of more than 8 bits.
+    Nothing is inverted: for a model of `digits`, whose ink is 1, ink must be white on black. An
+    image of another size, or of more than 8 bits, is a ValueError.
     """
     try:
         with Image.open(expanduser(path.strip())) as image:

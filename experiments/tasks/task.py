@@ -41,6 +41,7 @@ from experiments.sharding import context_options
 from experiments.tasks.prediction import Prediction, predictions
 from experiments.workdir import Workdir
 
+SAMPLED = 3  # examples of a sample
 SHOWN = 32  # tokens of a long text that are shown
 TRIED = 8  # references that metrics compare with themselves before the first step
 TEXTS = {"text", "characters"}  # kinds of examples without a target
@@ -92,6 +93,7 @@ class Task(ABC, Generic[Batch]):
     def __init__(
         self, config: Config, tokenizers: Tokenizers, splits: Splits | None = None
     ) -> None:
+        """Take the config of a run, tokenizers, and data that need not be read yet."""
         self.config = config
         self.source = DATASETS[config.data.name].source
         self.tokenizers = tokenizers
@@ -113,9 +115,6 @@ class Task(ABC, Generic[Batch]):
         """Read the training data, learn its tokens, and count the steps of `train.duration`.
 
         A run in `workdir` that was started from another, and has a checkpoint, keeps its tokens.
-
-        Raises:
-            UsageError: data that cannot be read or learned from.
         """
         splits = cls._splits(config, cache, map_function)
         if config.train.start_from and workdir and workdir.newest_step():
@@ -139,11 +138,7 @@ class Task(ABC, Generic[Batch]):
 
     @classmethod
     def learn_tokenizers(cls, config: Config, train: Examples, cache: Path) -> Tokenizers:
-        """Learn the tokens of the training data, or load those of the run in `train.start_from`.
-
-        Raises:
-            UsageError: that run has tokens of another kind.
-        """
+        """Learn the tokens of the training data, or load those of the run in `train.start_from`."""
         text, folder = DATASETS[config.data.name].source.text, config.train.start_from
         if not folder or not Workdir(folder).checkpoints.is_dir():
             return text.learn(config.text, train, cache, cls.sides)
@@ -171,7 +166,7 @@ class Task(ABC, Generic[Batch]):
 
     @abstractmethod
     def batches(self, split: str) -> FiniteBatches[Batch] | Iterable[Batch]:
-        """Return batches that contain every example of a split once, in a fixed order.
+        """Return batches of every example of a split once, in a fixed order.
 
         Of `FiniteBatches`, each process reads its rows alone; others are read whole.
         """
@@ -184,10 +179,6 @@ class Task(ABC, Generic[Batch]):
 
         Without a random key, dropout is off and plain cross-entropy is measured.
         """
-
-    @abstractmethod
-    def sample(self, state: TrainState) -> str:
-        """Show in a few lines what the model can do."""
 
     def read(self, line: str) -> Any:  # noqa: ANN401 - an input of `answers`
         """Convert a line, as a person types it, to an input of `answers`, or raise a ValueError."""
@@ -252,9 +243,7 @@ class Task(ABC, Generic[Batch]):
     def check(self) -> None:
         """Check before the first step what would fail after it; nothing is written.
 
-        Raises:
-            UsageError: an example of any split that has no room, or a monitored value that no
-                evaluator returns.
+        An example that has no room, or an unknown `train.monitor`, is a UsageError.
         """
         for split in self.known_splits:
             self.ids(split)
@@ -288,9 +277,22 @@ class Task(ABC, Generic[Batch]):
             values |= EVALUATORS[name](self, state) if name in EVALUATORS else {}
         return {name: float(value) for name, value in values.items() if not isinstance(value, str)}
 
-    def answer_split(self, state: TrainState, split: str) -> Sequence[str]:
-        """Return the answer to each example of a split, for tasks with `decoding.metrics`."""
-        raise NotImplementedError
+    def answer_split(
+        self, state: TrainState, split: str, number: int | None = None
+    ) -> Sequence[str]:
+        """Return the answer to each example of a split, or to the first ones."""
+        sources = [example.source for example in self.examples(split)[:number]]
+        return ["".join(prediction.text) for prediction in self.predict(state, sources)]
+
+    def sample(self, state: TrainState) -> str:
+        """Show in a few lines what the model can do: its answers beside the references."""
+        lines, examples = [], self.examples("validation")[:SAMPLED]
+        answers = self.answer_split(state, "validation", SAMPLED)
+        for (source, target, _), answer in zip(examples, answers, strict=True):
+            mark = "=" if answer == target else "≠"
+            lines += [] if self.source.has_images else [f"  {source}"]
+            lines += [f"  → {answer}", f"  {mark} {target}"]
+        return "\n".join(lines)
 
     def answer_scores(
         self, answers: Sequence[str], split: str, metrics: Sequence[str]
@@ -313,10 +315,7 @@ class Task(ABC, Generic[Batch]):
         """Write more about a trained model, such as pictures, after the test split was measured."""
 
     def first_examples(self, split: str, number: int) -> list[SentencePair]:
-        """Return the first examples of a split, as they are shown to people.
-
-        Of texts that may be longer than the model reads, these are the first tokens of pieces.
-        """
+        """Return the first examples of a split, as people read them: of long texts the begins."""
         if not (self.source.is_running or self.source.may_split):
             return self.examples(split)[:number]
         ids, tokenizer = self.ids(split), self.tokenizers.source

@@ -30,12 +30,11 @@ from experiments.losses import TokenLosses, tiled_token_losses
 from experiments.registry import TaskParts, task
 from experiments.tasks.prediction import Prediction, Sentence, read_sentence, word_numbers
 from experiments.tasks.task import Measured, Task, perplexity
-from experiments.tasks.translator import Hypothesis, Translator
+from experiments.tasks.translator import Translator
 from experiments.workdir import Workdir
 
 ARCHITECTURES = {"transformer": EncoderDecoder, "recurrent": RecurrentEncoderDecoder}
 REDRAWN = 8_192  # examples that subword dropout segments at once, some seconds before they are used
-SAMPLED = 3  # sentences of a sample
 DRAWN = 7  # words of the sentence with a picture of its attention
 
 
@@ -124,9 +123,9 @@ class Translation(Task[Batch | PackedPairs]):
             parts = by_phenomenon([*self.examples(split)], answers)
         return Measured({split: scores, **parts}, answers)
 
-    def answer_split(self, state: TrainState, split: str) -> list[str]:
-        """As in `Task`: translate the sources of a split."""
-        sources = [pair.source for pair in self.examples(split)]
+    def answer_split(self, state: TrainState, split: str, number: int | None = None) -> list[str]:
+        """As in `Task`; an unknown word of the data has a token."""
+        sources = [pair.source for pair in self.examples(split)[:number]]
         return self.translator(state.parameters, sources, batch_size=self.sentences_at_once)
 
     def losses(self, state: TrainState, split: str) -> dict[str, float]:
@@ -185,16 +184,6 @@ class Translation(Task[Batch | PackedPairs]):
             {"encoder": [*sentence.unknown]},
         )
 
-    def sample(self, state: TrainState) -> str:
-        """Translate a few validation sentences, beside their references."""
-        lines, pairs = [], self.examples("validation")[:SAMPLED]
-        sources, size = [pair.source for pair in pairs], self.sentences_at_once
-        translations = self.translator(state.parameters, sources, batch_size=size)
-        for pair, translation in zip(pairs, translations, strict=True):
-            mark = "=" if translation == pair.target else "≠"
-            lines += [f"  {pair.source}", f"  → {translation}", f"  {mark} {pair.target}"]
-        return "\n".join(lines)
-
     def artifacts(self, state: TrainState, workdir: Workdir) -> None:
         """Draw the cross-attention of a test sentence of usual length, if the model attends."""
         if not self.translator.aligns:
@@ -221,15 +210,15 @@ class Translation(Task[Batch | PackedPairs]):
         ranked = self.translator.hypotheses(state.parameters, inputs, batch_size=size)
         return map(self._prediction, inputs, ranked)
 
-    def _prediction(self, sentence: Sentence, ranked: Sequence[Hypothesis]) -> Prediction:
+    def _prediction(self, sentence: Sentence, ranked: Sequence[dict[str, Any]]) -> Prediction:
         tokenizer = self.tokenizers.source
         details = {
             "source": [*sentence.tokens(tokenizer), tokenizer.token(EOS)],
             "unknown": [*sentence.unknown.values()],
-            "translations": [hypothesis.details for hypothesis in ranked],
+            "translations": ranked,
         }
         note = sentence.note(tokenizer, is_copied=self.translator.aligns)
-        return Prediction([best.details["text"] for best in ranked[:1]], lambda: details, note)
+        return Prediction([best["text"] for best in ranked[:1]], lambda: details, note)
 
     @property
     def sentences_at_once(self) -> int:

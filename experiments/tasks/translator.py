@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,22 +24,6 @@ from experiments.tasks.prediction import Sentence
 LOW_CONFIDENCE = 0.5  # a translation below it is marked
 SHORTEST = 32  # tokens: shorter sources are padded rather than compiled for
 FEWEST_ROWS = 8  # of a device: fewer are not worth the copies of the parameters
-
-
-class Hypothesis(NamedTuple):
-    """A translation.
-
-    Attributes:
-        ids: of its tokens, with the end if it has one.
-        details: its text; its score, the log-probability, in beam search divided by the length
-            penalty; its confidence, the geometric mean of the probabilities of its tokens, and
-            whether it is uncertain; the text of its tokens, with copied words, and their
-            log-probabilities; and its alignment, for each token the index of the source token with
-            the largest weight, empty for a model without attention.
-    """
-
-    ids: list[int]
-    details: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -78,16 +62,20 @@ class Translator:
 
     def hypotheses(
         self, parameters: nnx.State, sentences: Sequence[Sentence], *, batch_size: int
-    ) -> list[list[Hypothesis]]:
+    ) -> list[list[dict[str, Any]]]:
         """Return the best translations of each sentence, best first.
 
         Unknown words are copied to the token that attends to them most. A model without attention
         translates their placeholder.
+
+        Returns:
+            Of each translation text and score (the log-probability, in beam search divided by the
+            length penalty); confidence, the geometric mean of the probabilities of its tokens, and
+            is_uncertain; ids, tokens, with copied words, and log_probs; and alignment, for each
+            token the index of the source token with the largest weight, [] without attention.
         """
-        if not sentences:
-            return []
         sources = [sentence.ids for sentence in sentences]
-        longest = 1 + max(map(len, sources))
+        longest = 1 + max(map(len, sources), default=0)
         length = min(size for size in lengths_for(self.max_length) if size >= longest)
         options: dict[str, Any] = {"buckets": (length,), "slots": batch_size}
         if self.aligns:
@@ -131,10 +119,7 @@ class Translator:
     ) -> tuple[list[str], str]:
         """Return the tokens and the text of a translation, with copies of unknown words.
 
-        Args:
-            ids: of the translation, with the end if it has one.
-            weights: `[T, S]`, of cross-attention to words and the end.
-            unknown: words that are copied, by source place.
+        Weights of cross-attention are `[T, S]`; unknown words are by source place.
         """
         tokenizer = self.tokenizers.target
         tokens = [tokenizer.token(number) for number in ids]
@@ -145,7 +130,7 @@ class Translator:
         tokens = [copies.get(place, token) for place, token in enumerate(tokens)]
         return tokens, tokenizer.tokens.detokenize([*tokens[:written], *rest])
 
-    def _hypothesis(self, sentence: Sentence, output: GenerationOutput) -> Hypothesis:
+    def _hypothesis(self, sentence: Sentence, output: GenerationOutput) -> dict[str, Any]:
         valid = slice(int(output.lengths))
         ids, log_probs = output.tokens[valid].tolist(), output.log_probs[valid]
         weights = np.zeros((0, 0))
@@ -153,16 +138,16 @@ class Translator:
             weights = output.observed[valid, : len(sentence.ids) + 1]
         tokens, text = self.with_copies(ids, weights, sentence.unknown if self.aligns else {})
         confidence = float(np.exp(np.mean(log_probs)))
-        details = {
+        return {
             "text": text,
             "score": float(output.scores),
             "confidence": confidence,
             "is_uncertain": confidence < LOW_CONFIDENCE,
+            "ids": ids,
             "tokens": tokens,
             "log_probs": log_probs.tolist(),
             "alignment": weights.argmax(axis=-1).tolist() if self.aligns else [],
         }
-        return Hypothesis(ids, details)
 
 
 def lengths_for(max_length: int) -> list[int]:
@@ -184,16 +169,10 @@ def source_weights(output: Output) -> Array:
 
 
 def copy_words(weights: np.ndarray, words: Mapping[int, str]) -> tuple[dict[int, str], list[str]]:
-    """Align source words with target tokens, one to one, the largest weight first.
+    """Align source words with target tokens, one to one, the largest weight `[T, S]` first.
 
-    A target token whose largest weight is on another word translates that one, and is kept.
-
-    Args:
-        weights: `[T, S]`, of cross-attention to words.
-        words: by source place.
-
-    Returns:
-        The word of each aligned target place, and the words for which no target token is left.
+    A target token whose largest weight is on another word translates that one, and is kept. Returns
+    the word of each aligned target place, and the words for which no target token is left.
     """
     copies: dict[int, str] = {}
     rest = dict(words)

@@ -227,6 +227,6 @@ def _translations(
         state.parameters, sentences, batch_size=min(AT_ONCE, len(sentences))
     )
     for source, first, hypotheses in zip(sources, own, found, strict=True):
-        every = dict.fromkeys([tuple(first.tolist()), *(tuple(one.ids) for one in hypotheses)])
+        every = dict.fromkeys([tuple(first.tolist()), *(tuple(one["ids"]) for one in hypotheses)])
         several = [[*each] for each in every][:NUM_BEAMS]
         yield [Answer(task.translated(source, each), each) for each in several]

@@ -9,7 +9,7 @@ from experiments.analysis.collect import Collector, Example
 from experiments.config import Config
 from experiments.data.examples import EncodedPair, SentencePair
 from experiments.data.packing import pad_batch
-from experiments.data.tokenizers import BOS, SPECIALS, WORDS, Tokenizers, Vocabulary, WordTokenizer
+from experiments.data.tokenizers import SPECIALS, WORDS, Tokenizers, Vocabulary, WordTokenizer
 from experiments.tasks.classification import Classification
 from experiments.tasks.language_model import CONTINUED, LanguageModeling
 from experiments.tasks.translation import Translation, pair_features
@@ -124,10 +124,7 @@ def test_tokens_that_a_language_model_adds(monkeypatch):
     config = Config.read(packed_lm.get_config("tiny").to_dict())
     task = LanguageModeling(config, Tokenizers(words, None))
 
-    def ids(_, parameters, sentence, most):
-        return [BOS, *sentence.ids, *[3] * most]
-
-    monkeypatch.setattr(LanguageModeling, "greedy_ids", ids)
+    monkeypatch.setattr(LanguageModeling, "greedy_ids", lambda _, state, sentence, most: [3] * most)
     state = SimpleNamespace(parameters=None)
     example = task.example(state, "b c")
     assert example.labels["decoder"][:4] == ["<bos>", "b", "c", "a"]
