@@ -21,7 +21,7 @@ from experiments.data.tokenizers import PAD, SPECIALS, WHOLE, Tokenizers, Words
 from experiments.learner import TrainState
 from experiments.losses import TokenLosses
 from experiments.registry import DATASETS, TaskParts, task
-from experiments.tasks.prediction import Choice, Prediction, Sentence, read_image, read_sentence
+from experiments.tasks.prediction import Prediction, Sentence, read_image, read_sentence
 from experiments.tasks.task import Examples, Ids, Task
 
 CLASSES = Words(WHOLE)  # each target is one class
@@ -141,21 +141,16 @@ class Classification(Task[LabelledBatch]):
             lambda model, inputs, lengths: nnx.softmax(model(inputs, lengths=lengths).logits)
         )
 
-    def read(self, line: str | np.ndarray) -> Sentence | np.ndarray:
-        """Read a sentence, or the image in the file that a line names; an image stays as it is."""
-        if not isinstance(line, str):
-            return line
-        if self.source.has_images:
-            return read_image(line, self._blank.shape)
-        longest = self.config.model.max_length
-        return read_sentence(self.tokenizers.source, line, longest=longest)
+    def read(self, line: str | np.ndarray) -> Sentence:
+        """Read a sentence, an image, or the image in the file that a line names."""
+        if not self.source.has_images:
+            longest = self.config.model.max_length
+            return read_sentence(self.tokenizers.source, line, longest=longest)
+        return Sentence(read_image(line, self._blank.shape) if isinstance(line, str) else line)
 
-    def answers(
-        self, state: TrainState, inputs: Sequence[Sentence | np.ndarray]
-    ) -> Iterator[Prediction]:
+    def answers(self, state: TrainState, inputs: Sequence[Sentence]) -> Iterator[Prediction]:
         """Name the class of each input."""
-        sources = [read.ids if isinstance(read, Sentence) else read for read in inputs]
-        examples = [EncodedPair(source, (len(SPECIALS),)) for source in sources]  # of any class
+        examples = [EncodedPair(read.ids, (len(SPECIALS),)) for read in inputs]  # of any class
         size = self.config.batch.size
         for start in range(0, len(inputs), size):
             part = slice(start, start + size)
@@ -163,31 +158,31 @@ class Classification(Task[LabelledBatch]):
             rows = self._probabilities(state.parameters, batch.inputs, batch.lengths)
             yield from map(self._prediction, inputs[part], np.asarray(rows))
 
-    def _prediction(self, read: Sentence | np.ndarray, probabilities: np.ndarray) -> Prediction:
+    def _prediction(self, read: Sentence, probabilities: np.ndarray) -> Prediction:
         tokenizer, order = self.tokenizers.target, np.argsort(-probabilities)
         names = [tokenizer.token(number + len(SPECIALS)) for number in order]
         ranked = [*zip(names, probabilities[order].tolist(), strict=True)]
-        note = read.note(self.tokenizers.source) if isinstance(read, Sentence) else ""
         place = 0 if self.config.model.pooling == "class_token" else None
         details = {"class": names[0], "probabilities": dict(ranked)}
-        return Prediction(names[:1], lambda: details, note, choices=[Choice(place, ranked)])
+        note = read.note(self.tokenizers.source)
+        return Prediction(names[:1], lambda: details, note, choices=[(place, ranked)])
 
     def example(
         self, state: TrainState, source: str | np.ndarray, target: str | None = None
     ) -> Example:
         """As in `Task`; a text for a model of images is the name of a file."""
         read = self.read(source)
-        if isinstance(read, Sentence):
-            ids, labels = np.array(read.ids), read.tokens(self.tokenizers.source)
+        if self.source.has_images:
+            sides = (side // self.config.model.patch_size for side in read.ids.shape[:2])
+            labels = [f"{row + 1},{column + 1}" for row, column in np.ndindex(*sides)]
         else:
-            sides = (side // self.config.model.patch_size for side in read.shape[:2])
-            ids, labels = read, [f"{row + 1},{column + 1}" for row, column in np.ndindex(*sides)]
+            labels = read.tokens(self.tokenizers.source)
         begin = ["<class>"] if self.config.model.pooling == "class_token" else []
         return Example(
-            {"encoder": ids},
+            {"encoder": np.array(read.ids)},
             {"encoder": [*begin, *labels]},
             {"encoder": (len(begin), 0)},
-            unknown={"encoder": [len(begin) + place for place in getattr(read, "unknown", ())]},
+            unknown={"encoder": [len(begin) + place for place in read.unknown]},
         )
 
 

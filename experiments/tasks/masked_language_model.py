@@ -25,8 +25,8 @@ from experiments.data.tokenizers import EOS, SPECIALS
 from experiments.learner import TrainState
 from experiments.losses import TokenLosses
 from experiments.registry import TaskParts, task
-from experiments.tasks.prediction import Choice, Prediction, Sentence, read_sentence
-from experiments.tasks.task import Measured, Task
+from experiments.tasks.prediction import Prediction, Sentence, read_sentence
+from experiments.tasks.task import Task
 
 SAMPLED = 3  # sentences of a sample
 BEST = 5  # words that are listed for a gap
@@ -78,7 +78,9 @@ class MaskedLanguageModeling(Task[MaskedBatch]):
         objective = self.objective(training=rng is not None)
         return objective(output.logits, batch.labels, batch.counted), output.losses
 
-    def measure(self, state: TrainState, split: str) -> Measured:
+    def measure(
+        self, state: TrainState, split: str
+    ) -> tuple[dict[str, dict[str, Any]], Sequence[str]]:
         """Measure the gaps, and on the test split of toy data the senses of words."""
         scores = {split: self.losses(state, split)}
         if self.source.has_phenomena and split == "test":
@@ -88,7 +90,7 @@ class MaskedLanguageModeling(Task[MaskedBatch]):
                 return self._rows(self._encode, state, sentences)
 
             scores["senses"] = sense_scores(self.examples, encode)
-        return Measured(scores)
+        return scores, ()
 
     @cached_property
     def _encode(self) -> Callable[..., Any]:
@@ -146,13 +148,10 @@ class MaskedLanguageModeling(Task[MaskedBatch]):
             if number == self.gap:
                 names = [tokenizer.decode([word + len(SPECIALS)]).strip() for word in words[place]]
                 ranked = zip(names, probabilities[place].tolist(), strict=True)
-                choices.append(Choice(place, [*ranked]))
-        best = iter([choice.candidates[0][0] for choice in choices])
+                choices.append((place, [*ranked]))
+        best = iter([ranked[0][0] for _, ranked in choices])
         text = re.sub("_+", lambda _: next(best), sentence.text)
-        gaps = [
-            [{"word": word, "probability": p} for word, p in choice.candidates]
-            for choice in choices
-        ]
+        gaps = [[{"word": word, "probability": p} for word, p in ranked] for _, ranked in choices]
         details = {"text": text, "gaps": gaps}
         return Prediction([text], lambda: details, sentence.note(tokenizer), choices=choices)
 
@@ -172,8 +171,7 @@ class MaskedLanguageModeling(Task[MaskedBatch]):
         """Fill a gap in the middle of a few validation sentences."""
         lines = []
         for example in self.examples("validation")[:SAMPLED]:
-            if not (words := example.source.split()):
-                continue
+            words = example.source.split() or [""]
             middle = len(words) // 2
             line = " ".join([*words[:middle], "_", *words[middle + 1 :]])
             (answer,) = self.predict(state, [line])

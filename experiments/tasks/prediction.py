@@ -18,18 +18,6 @@ EDGES = re.compile(r"(\W*)(.*\w)?(.*)", re.DOTALL)  # signs, a word, signs
 SIMILAR = 0.8  # least similarity of a known word that is suggested, as in `difflib`
 
 
-class Choice(NamedTuple):
-    """What an encoder may answer at a position of its input.
-
-    Attributes:
-        place: among the labels of `Task.example`; None for an answer about the whole input.
-        candidates: answers with their probabilities, the most probable first.
-    """
-
-    place: int | None
-    candidates: Sequence[tuple[str, float]]
-
-
 class Prediction(NamedTuple):
     """The answer of a model to one line.
 
@@ -38,14 +26,15 @@ class Prediction(NamedTuple):
         details: returns the answer as JSON values, with probabilities; called for JSON alone.
         note: a sentence for standard error, such as a list of unknown words; "" for none.
         error: the reason why there is no answer; "" if there is one.
-        choices: of an encoder, which chooses each part of its answer by itself.
+        choices: of an encoder: for each place among the labels of `Task.example`, or None for the
+            whole input, answers with their probabilities, the most probable first.
     """
 
     text: Iterable[str] = ()
     details: Callable[[], Mapping[str, Any]] = dict
     note: str = ""
     error: str = ""
-    choices: Sequence[Choice] = ()
+    choices: Sequence[tuple[int | None, Sequence[tuple[str, float]]]] = ()
 
 
 def predictions(
@@ -71,18 +60,16 @@ def predictions(
 
 
 class Sentence(NamedTuple):
-    """A sentence as a model reads it.
+    """A sentence, or an image, as a model reads it.
 
     Attributes:
-        ids: of its tokens.
+        ids: of its tokens; or the image.
         unknown: words that the vocabulary lacks, by their places in `ids`.
-        placeholder: the known word that is read in place of each.
         text: as it was typed.
     """
 
-    ids: list[int]
+    ids: Any
     unknown: Mapping[int, str] = {}
-    placeholder: str = ""
     text: str = ""
 
     def note(self, tokenizer: Tokenizer, *, is_copied: bool = False) -> str:
@@ -93,7 +80,7 @@ class Sentence(NamedTuple):
         for word in self.unknown.values():
             near = get_close_matches(word, tokenizer.vocabulary.ids, n=1, cutoff=SIMILAR)
             words.append(repr(word) + "".join(f" (similar to {known!r})" for known in near))
-        verb = "copied" if is_copied else f"read as {self.placeholder!r}"
+        verb = "copied" if is_copied else f"read as {placeholder(tokenizer.vocabulary)!r}"
         return f"not in the vocabulary, {verb}: {', '.join(words)}"
 
     def tokens(self, tokenizer: Tokenizer) -> list[str]:
@@ -114,7 +101,7 @@ def read_sentence(
     A text of more than `longest` tokens, or of none, is a ValueError. `gap` is the id of each `_`,
     also of several without a space; if it is None, these are text.
     """
-    ids, unknown, name = [], {}, ""
+    ids, unknown = [], {}
     for number, part in enumerate([text] if gap is None else re.split("_+", text)):
         if number:
             ids.append(gap)
@@ -130,7 +117,7 @@ def read_sentence(
         raise ValueError("the line has no word" if text.strip() else "the line is empty")
     if len(ids) > longest:
         raise ValueError(f"the line has {len(ids)} tokens, and the model reads at most {longest}")
-    return Sentence(ids, unknown, name, text)
+    return Sentence(ids, unknown, text)
 
 
 def word_numbers(tokenizer: Tokenizer, text: str) -> list[int]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from itertools import compress
 from pathlib import Path
-from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import jax
 import numpy as np
@@ -31,7 +31,7 @@ from experiments.data.store import (
     store_ids,
     store_text,
 )
-from experiments.data.tokenizers import SIDES, Tokenizers
+from experiments.data.tokenizers import Tokenizers
 from experiments.errors import UsageError, as_usage_errors, one_of
 from experiments.learner import Learner, TrainState
 from experiments.losses import Objective, TokenLosses, objective
@@ -49,18 +49,6 @@ TEXTS = {"text", "characters"}  # kinds of examples without a target
 Batch = TypeVar("Batch")
 Examples = TextStore | ImageStore
 Ids = IdStore | EncodedExamples[EncodedPair]
-
-
-class Measured(NamedTuple):
-    """Scores of a split.
-
-    Attributes:
-        scores: of the split, and of parts of it, by name.
-        answers: one line for each example, if the task writes text.
-    """
-
-    scores: dict[str, dict[str, Any]]
-    answers: Sequence[str] | None = None
 
 
 class Task(ABC, Generic[Batch]):
@@ -142,13 +130,6 @@ class Task(ABC, Generic[Batch]):
         text, folder = DATASETS[config.data.name].source.text, config.train.start_from
         if not folder or not Workdir(folder).checkpoints.is_dir():
             return text.learn(config.text, train, cache, cls.sides)
-        files = [text.FILE.format(side=SIDES[side]) for side in cls.sides]
-        if missing := [name for name in files if not (Path(folder) / name).is_file()]:
-            other = Workdir(folder).load_config()
-            raise UsageError(
-                f"train.start_from={folder} has vocabularies of another kind: it is a run of "
-                f"task={other.task!r} with data.name={other.data.name!r}, without {missing[0]}"
-            )
         return text.load(Path(folder), cls.sides)
 
     @classmethod
@@ -302,9 +283,11 @@ class Task(ABC, Generic[Batch]):
         tokenized = getattr(self.config.data, "tokenized", False)
         return answer_scores(metrics, answers, references, tokenized=tokenized)
 
-    def measure(self, state: TrainState, split: str) -> Measured:
-        """Measure a model on a split."""
-        return Measured({split: self.losses(state, split)})
+    def measure(
+        self, state: TrainState, split: str
+    ) -> tuple[dict[str, dict[str, Any]], Sequence[str]]:
+        """Return the scores of a split, and of parts of it, by name; and its answers, if any."""
+        return {split: self.losses(state, split)}, ()
 
     def losses(self, state: TrainState, split: str) -> dict[str, float]:
         """Return loss, accuracy and perplexity of a split."""

@@ -4,10 +4,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax import Array
 
+from attention.decoding import GNMT, Beam, GenerationOutput, Greedy, generate
 from attention.modules import EncoderDecoder, Output, RecurrentEncoderDecoder
 from attention.modules.context import add_losses
 from attention.modules.layers import split_rng
@@ -25,16 +28,19 @@ from experiments.data.subwords import PairDropout
 from experiments.data.tokenizers import BOS, EOS, PAD, SPECIALS
 from experiments.errors import UsageError
 from experiments.evaluation.phenomena import by_phenomenon
+from experiments.files import split_lines
 from experiments.learner import TrainState
 from experiments.losses import TokenLosses, tiled_token_losses
 from experiments.registry import TaskParts, task
+from experiments.tasks.by_rows import by_rows
 from experiments.tasks.prediction import Prediction, Sentence, read_sentence, word_numbers
-from experiments.tasks.task import Measured, Task, perplexity
-from experiments.tasks.translator import Translator
+from experiments.tasks.task import Task, perplexity
 from experiments.workdir import Workdir
 
 ARCHITECTURES = {"transformer": EncoderDecoder, "recurrent": RecurrentEncoderDecoder}
 REDRAWN = 8_192  # examples that subword dropout segments at once, some seconds before they are used
+LOW_CONFIDENCE = 0.5  # a translation below it is marked
+SHORTEST = 32  # tokens: shorter sources are padded rather than compiled for
 DRAWN = 7  # words of the sentence with a picture of its attention
 
 
@@ -53,13 +59,10 @@ class Translation(Task[Batch | PackedPairs]):
 
     sides = (0, 1)
 
-    @cached_property
-    def translator(self) -> Translator:
-        """Translates by `config.decoding`."""
-        model, decoding = self.config.model, self.config.decoding
-        aligns = getattr(model, "attention", "") != "none"
-        definition = self.learner.definition
-        return Translator(definition, self.tokenizers, decoding, model.max_length, aligns)
+    @property
+    def aligns(self) -> bool:
+        """Whether the model attends to the source; some recurrent ones do not."""
+        return getattr(self.config.model, "attention", "") != "none"
 
     @cached_property
     def explainer(self) -> Explainer:
@@ -114,19 +117,21 @@ class Translation(Task[Batch | PackedPairs]):
         sums = tiled_token_losses(model.logits, output.features, labels, labels != PAD, objective)
         return sums, output.losses
 
-    def measure(self, state: TrainState, split: str) -> Measured:
+    def measure(self, state: TrainState, split: str) -> tuple[dict[str, dict[str, Any]], list[str]]:
         """Measure loss and translations, and of the toy test split the phenomena too."""
         answers, scores = self.answer_split(state, split), self.losses(state, split)
         scores |= self.answer_scores(answers, split, self.config.decoding.metrics)
         parts: dict[str, dict[str, Any]] = {}
         if split == "test" and self.source.has_phenomena:
             parts = by_phenomenon([*self.examples(split)], answers)
-        return Measured({split: scores, **parts}, answers)
+        return {split: scores, **parts}, answers
 
     def answer_split(self, state: TrainState, split: str, number: int | None = None) -> list[str]:
-        """As in `Task`; an unknown word of the data has a token."""
-        sources = [pair.source for pair in self.examples(split)[:number]]
-        return self.translator(state.parameters, sources, batch_size=self.sentences_at_once)
+        """As in `Task`; an unknown word of the data is a ValueError."""
+        encode = self.tokenizers.source.encode
+        sources = [encode(pair.source) for pair in self.examples(split)[:number]]
+        targets = self.translate_ids(state.parameters, sources, batch_size=self.sentences_at_once)
+        return [self._text(ids.tolist()) for ids in targets]
 
     def losses(self, state: TrainState, split: str) -> dict[str, float]:
         """As in `Task`, and perplexity per word where tokens are not words.
@@ -145,7 +150,7 @@ class Translation(Task[Batch | PackedPairs]):
         """As in `Task`; the target is the translation of the model if None."""
         if target is None:
             ids = [self.read(source).ids]
-            (said,) = self.translator.translate_ids(state.parameters, ids, batch_size=1)
+            (said,) = self.translate_ids(state.parameters, ids, batch_size=1)
             return self.translated(source, said)
         if not target.strip():
             return self.translated(source, [EOS])
@@ -165,7 +170,7 @@ class Translation(Task[Batch | PackedPairs]):
         Raises:
             UsageError: a model that does not attend.
         """
-        if not self.translator.aligns:
+        if not self.aligns:
             raise UsageError("a model with model.attention='none' has no attention to explain")
         sentence, (reading, writing) = self.read(source), self.tokenizers
         tokens = [*map(writing.token, ids)]
@@ -186,7 +191,7 @@ class Translation(Task[Batch | PackedPairs]):
 
     def artifacts(self, state: TrainState, workdir: Workdir) -> None:
         """Draw the cross-attention of a test sentence of usual length, if the model attends."""
-        if not self.translator.aligns:
+        if not self.aligns:
             return
         pair = min(self.examples("test"), key=lambda pair: abs(len(pair.source.split()) - DRAWN))
         example = self.example(state, pair.source, pair.target)
@@ -207,7 +212,8 @@ class Translation(Task[Batch | PackedPairs]):
         """Translate sentences; unknown words are copied, if the model attends to the source."""
         # Programs for other numbers would be compiled anew, but a person waits for one sentence.
         size = 1 if len(inputs) == 1 else self.sentences_at_once
-        ranked = self.translator.hypotheses(state.parameters, inputs, batch_size=size)
+        decoding = self.config.decoding
+        ranked = self.hypotheses(state.parameters, inputs, decoding, batch_size=size)
         return map(self._prediction, inputs, ranked)
 
     def _prediction(self, sentence: Sentence, ranked: Sequence[dict[str, Any]]) -> Prediction:
@@ -217,13 +223,116 @@ class Translation(Task[Batch | PackedPairs]):
             "unknown": [*sentence.unknown.values()],
             "translations": ranked,
         }
-        note = sentence.note(tokenizer, is_copied=self.translator.aligns)
+        note = sentence.note(tokenizer, is_copied=self.aligns)
         return Prediction([best["text"] for best in ranked[:1]], lambda: details, note)
 
     @property
     def sentences_at_once(self) -> int:
         """Number of sentences that are translated together."""
         return max(1, self.config.decoding.hypotheses // self.config.decoding.num_beams)
+
+    def translate_ids(
+        self, parameters: nnx.State, sources: Sequence[Sequence[int]], *, batch_size: int
+    ) -> list[np.ndarray]:
+        """Translate lists of ids without their ends; translations that have an end contain it."""
+        options = {"buckets": lengths_for(self.config.model.max_length), "slots": batch_size}
+        output = self._generate(parameters, sources, self.config.decoding, None, **options)
+        return [ids[:length] for ids, length in zip(output.tokens, output.lengths, strict=True)]
+
+    def hypotheses(
+        self,
+        parameters: nnx.State,
+        sentences: Sequence[Sentence],
+        decoding: SearchPart,
+        *,
+        batch_size: int,
+    ) -> list[list[dict[str, Any]]]:
+        """Return the best translations of each sentence, best first.
+
+        Unknown words are copied to the token that attends to them most. A model without attention
+        translates their placeholder.
+
+        Returns:
+            Of each translation text and score (the log-probability, in beam search divided by the
+            length penalty); confidence, the geometric mean of the probabilities of its tokens, and
+            is_uncertain; ids, tokens, with copied words, and log_probs; and alignment, for each
+            token the index of the source token with the largest weight, [] without attention.
+        """
+        sources = [sentence.ids for sentence in sentences]
+        longest = 1 + max(map(len, sources), default=0)
+        length = min(n for n in lengths_for(self.config.model.max_length) if n >= longest)
+        options: dict[str, Any] = {"buckets": (length,), "slots": batch_size}
+        if self.aligns:
+            options |= {"returning": ("weights",), "observe": source_weights}
+        output = self._generate(parameters, sources, decoding, decoding.n_best, **options)
+        if output.lengths.ndim == 1:  # without an axis of the n best
+            output = jax.tree.map(lambda leaf: leaf[:, None], output)
+        return [
+            [
+                self._hypothesis(sentence, jax.tree.map(lambda leaf, at=(row, n): leaf[at], output))
+                for n in np.flatnonzero(output.lengths[row])
+            ]
+            for row, sentence in enumerate(sentences)
+        ]
+
+    def _generate(
+        self,
+        parameters: nnx.State,
+        sources: Sequence[Sequence[int]],
+        decoding: SearchPart,
+        n_best: int | None,
+        **options: Any,  # noqa: ANN401 - of `generate`
+    ) -> GenerationOutput:
+        num_beams, penalty = decoding.num_beams, GNMT(decoding.length_penalty)
+        return generate(
+            nnx.merge(self.learner.definition, parameters),
+            [[*source, EOS] for source in sources],
+            strategy=Greedy() if num_beams == 1 else Beam(num_beams, n_best, penalty),
+            max_tokens=self.config.model.max_length,
+            stop=EOS,
+            start=BOS,
+            compile=by_rows,
+            **options,
+        )
+
+    def _text(self, ids: list[int]) -> str:
+        """Return a translation in one line; a model of bytes may generate line feeds."""
+        return " ".join(split_lines(self.tokenizers.target.decode(ids)))
+
+    def with_copies(
+        self, ids: Sequence[int], weights: np.ndarray, unknown: Mapping[int, str]
+    ) -> tuple[list[str], str]:
+        """Return the tokens and the text of a translation, with copies of unknown words.
+
+        Weights of cross-attention are `[T, S]`; unknown words are by source place.
+        """
+        tokenizer = self.tokenizers.target
+        tokens = [tokenizer.token(number) for number in ids]
+        if not unknown:
+            return tokens, self._text(ids)
+        written = len(ids) - (ids[-1] == EOS)
+        copies, rest = copy_words(weights[:written, :-1], unknown)
+        tokens = [copies.get(place, token) for place, token in enumerate(tokens)]
+        return tokens, tokenizer.tokens.detokenize([*tokens[:written], *rest])
+
+    def _hypothesis(self, sentence: Sentence, output: GenerationOutput) -> dict[str, Any]:
+        valid = slice(int(output.lengths))
+        ids, log_probs = output.tokens[valid].tolist(), output.log_probs[valid]
+        weights = np.zeros((0, 0))
+        if output.observed is not None:  # without the padding of the source
+            weights = output.observed[valid, : len(sentence.ids) + 1]
+        tokens, text = self.with_copies(ids, weights, sentence.unknown if self.aligns else {})
+        confidence = float(np.exp(np.mean(log_probs)))
+        return {
+            "text": text,
+            "score": float(output.scores),
+            "confidence": confidence,
+            "is_uncertain": confidence < LOW_CONFIDENCE,
+            "ids": ids,
+            "tokens": tokens,
+            "log_probs": log_probs.tolist(),
+            "alignment": weights.argmax(axis=-1).tolist() if self.aligns else [],
+        }
 
 
 def pair_features(
@@ -253,3 +362,37 @@ def pair_features(
     writing |= {"encoder_mask": across, "rng": decoder_rng}
     decoded = model.decode(written, encoded.features, **writing, **options)
     return decoded._replace(losses=add_losses(encoded.losses, decoded.losses))
+
+
+def lengths_for(max_length: int) -> list[int]:
+    """Return the source lengths to compile for: `max_length`, its half, and so on."""
+    lengths = [max_length]
+    while lengths[0] >= 2 * SHORTEST:
+        lengths.insert(0, -(-lengths[0] // 2))
+    return lengths
+
+
+def source_weights(output: Output) -> Array:
+    """Return the mean weight of each source token, `[B, S]`, for one target token per row."""
+    means = [
+        layer["cross_attention"]["weights"].mean(axis=(-3, -2))  # over heads and the one query
+        for layer in output.attention
+        if layer.get("cross_attention") is not None
+    ]
+    return jnp.mean(jnp.stack(means), axis=0)
+
+
+def copy_words(weights: np.ndarray, words: Mapping[int, str]) -> tuple[dict[int, str], list[str]]:
+    """Align source words with target tokens, one to one, the largest weight `[T, S]` first.
+
+    A target token whose largest weight is on another word translates that one, and is kept. Returns
+    the word of each aligned target place, and the words for which no target token is left.
+    """
+    copies: dict[int, str] = {}
+    rest = dict(words)
+    free = [t for t, place in enumerate(weights.argmax(axis=-1)) if place in words]
+    pairs = [(weights[t, s], t, s) for t in free for s in words]
+    for _, target, source in sorted(pairs, key=lambda pair: -pair[0]):
+        if target not in copies and source in rest:
+            copies[target] = rest.pop(source)
+    return copies, [*rest.values()]

@@ -1,6 +1,7 @@
 """Word vectors: one for each word, learned from its neighbours, whatever the sentence."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -19,7 +20,7 @@ from experiments.losses import TokenLosses, negative_sampling_losses
 from experiments.processes import gather_to_host
 from experiments.registry import TaskParts, task
 from experiments.tasks.prediction import Prediction, Sentence
-from experiments.tasks.task import Measured, Task
+from experiments.tasks.task import Task
 
 SHOWN = ("bank", "girl", "happy", "Africa", "sees")  # a sample lists the nearest words of these
 NEAREST = 5  # words that are listed
@@ -96,7 +97,9 @@ class WordVectors(Task[SkipGramBatch]):
         parameters = gather_to_host(state.parameters)
         return np.asarray(nnx.merge(self.learner.definition, parameters).centers[...])
 
-    def measure(self, state: TrainState, split: str) -> Measured:
+    def measure(
+        self, state: TrainState, split: str
+    ) -> tuple[dict[str, dict[str, Any]], Sequence[str]]:
         """Measure the loss, and on the test split of toy data the senses of words.
 
         A probe finds them from the vector of a word, and from those of its neighbours.
@@ -116,7 +119,7 @@ class WordVectors(Task[SkipGramBatch]):
 
             scores["word"] = sense_scores(self.examples, encode)
             scores["neighbours"] = sense_scores(self.examples, encode_neighbours)
-        return Measured(scores)
+        return scores, ()
 
     def read(self, line: str) -> Sentence:
         """Read a word, or several words."""
@@ -128,7 +131,7 @@ class WordVectors(Task[SkipGramBatch]):
         """List the nearest words by the cosine of vectors; of several words, of their mean."""
         tokenizer, vectors = self.tokenizers.source, self.vectors(state)
         vectors = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
-        for ids, _, _, line in inputs:
+        for ids, _, line in inputs:
             mean = vectors[ids].mean(axis=0)
             cosines = vectors @ mean / np.linalg.norm(mean)
             others = [i for i in np.argsort(-cosines) if i >= len(SPECIALS) and i not in ids]

@@ -21,7 +21,7 @@ from experiments.analysis.page.build import (
 )
 from experiments.analysis.page.example_data import choices_data, distances, map_data, steps_data
 from experiments.data.tokenizers import SPECIALS, CharacterTokenizer
-from experiments.tasks.prediction import Choice, Prediction
+from experiments.tasks.prediction import Prediction
 
 HOSTILE = "</script><!--<img src=x onerror=alert(1)>&\u2028\u2029\"'"
 DATA = {"title": "a <b>&", "examples": [HOSTILE]}
@@ -88,7 +88,7 @@ def test_steps():
 
 
 def test_choices_of_an_encoder():
-    choices = [Choice(2, [("cat", 0.5), ("dog", 0.25)]), Choice(None, [("one", 1.0)])]
+    choices = [(2, [("cat", 0.5), ("dog", 0.25)]), (None, [("one", 1.0)])]
     (data,) = choices_data(Prediction(["a cat"], choices=choices))
     assert (data["text"], data["places"], data["tokens"]) == ("a cat", [2, None], ["cat", "one"])
     assert data["alternatives"] == [[["cat", 0.5], ["dog", 0.25]], [["one", 1.0]]]
