@@ -100,31 +100,24 @@ def test_lines_without_an_answer():
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_shape_and_range_of_an_image(tmp_path, channels, monkeypatch):
+def test_shape_and_range_of_an_image(tmp_path, channels):
     shades = np.arange(6, dtype=np.uint8).reshape(2, 3) * 51  # 0 to 255
     Image.fromarray(shades).save(tmp_path / "a.png")
     image = read_image(f" {tmp_path / 'a.png'} ", (2, 3, channels))
-    monkeypatch.setenv("HOME", str(tmp_path))
-    np.testing.assert_array_equal(read_image("~/a.png", (2, 3, channels)), image)
     assert image.dtype == np.float32
     np.testing.assert_allclose(image, np.stack([shades / 255] * channels, -1), rtol=1e-6)
 
 
-def test_files_that_are_no_image_of_the_model(tmp_path, monkeypatch):
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)
+def test_files_that_are_no_image_of_the_model(tmp_path):
     Image.new("L", (3, 2)).save(tmp_path / "a.png")
-    Image.new("L", (7, 3)).save(tmp_path / "large.png")
     Image.fromarray(np.full((2, 2), 700, np.uint16)).save(tmp_path / "16.png")
-    (tmp_path / "text").write_text("text")
-    Image.new("L", (2, 2)).save(tmp_path / "b.png")
-    begin, _, end = (tmp_path / "b.png").read_bytes().partition(b"IDAT")
+    begin, _, end = (tmp_path / "a.png").read_bytes().partition(b"IDAT")
     (tmp_path / "damaged.png").write_bytes(begin[:-4] + bytes(4) + b"IDAT" + end)  # of length 0
     for name, message in (
         ("a.png", "has 3 x 2 pixels, and the model reads 2 x 2"),
         ("16.png", "has more than 8 bits per channel: convert it to 8 bits"),
-        *((name, "cannot be read as an image") for name in ("large.png", "text", "damaged.png")),
+        ("damaged.png", "cannot be read as an image"),
         ("nothing", "cannot be read as an image: .*No such file or directory"),
-        ("", "cannot be read as an image: .*Is a directory"),
     ):
         with pytest.raises(ValueError, match=f"{tmp_path / name}.* {message}"):
             read_image(str(tmp_path / name), (2, 2, 1))
