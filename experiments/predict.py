@@ -16,7 +16,7 @@ from experiments.config import Config
 from experiments.config.build import build
 from experiments.config.model import PretrainedPart
 from experiments.devices import compiled
-from experiments.errors import UsageError, as_usage_errors
+from experiments.errors import UsageError
 from experiments.tasks.language_model import Continuation, continuation, sampling
 from experiments.tasks.prediction import Prediction, predictions
 from experiments.trained import Run
@@ -121,18 +121,18 @@ def _load(folder: Path) -> tuple[Any, Any, dict[str, Any]]:
     except ModuleNotFoundError as error:
         needs = 'reading weights needs an extra: pip install "attention[weights]"'
         raise UsageError(needs) from error
-    with as_usage_errors():
-        try:
-            model = load(folder, scan=False)
-        except FileNotFoundError as error:
-            raise ValueError(str(error)) from error
+    try:
+        model = load(folder, scan=False)
         if not hasattr(model, "prefill"):
             name = type(model).__name__
             raise ValueError(f"{folder} contains a {name}, which generates no text")
+        tokenizer = load_tokenizer(folder)
         path = folder / "generation_config.json"
         fields = read_json(path) if path.is_file() else {}
-        own = {name: value for name, value in fields.items() if value is not None}
-        return model, load_tokenizer(folder), {**model.source.settings, **own}
+    except (ValueError, FileNotFoundError) as error:
+        raise UsageError(str(error)) from error
+    own = {name: value for name, value in fields.items() if value is not None}
+    return model, tokenizer, {**model.source.settings, **own}
 
 
 def _options(

@@ -25,13 +25,9 @@ def answer_scores(
 ) -> dict[str, Any]:
     """Return the number of sentences, and the named metrics of answers.
 
-    Args:
-        metrics: names in `METRICS`. A metric that returns a number is stored under its name; one
-            that returns a mapping may have several numbers.
-        answers: of the model, one for each reference.
-        references: one correct answer each.
-        tokenized: whether the text is tokenized already. Its BLEU is not comparable with that of
-            plain text, so "bleu" is replaced by "tok_bleu".
+    A metric that returns a number is stored under its name; one that returns a mapping may have
+    several. BLEU of text that is tokenized already is not comparable with that of plain text, so
+    "bleu" is then replaced by "tok_bleu".
     """
     scores: dict[str, Any] = {"sentences": len(references)}
     for name in metrics:

@@ -21,7 +21,7 @@ from experiments.data.tokenizers import PAD, SPECIALS, WHOLE, Tokenizers, Words
 from experiments.learner import TrainState
 from experiments.losses import TokenLosses
 from experiments.registry import DATASETS, TaskParts, task
-from experiments.tasks.prediction import Prediction, Sentence, read_image, read_sentence
+from experiments.tasks.prediction import Prediction, Sentence, read_image
 from experiments.tasks.task import Examples, Ids, Task
 
 CLASSES = Words(WHOLE)  # each target is one class
@@ -144,8 +144,7 @@ class Classification(Task[LabelledBatch]):
     def read(self, line: str | np.ndarray) -> Sentence:
         """Read a sentence, an image, or the image in the file that a line names."""
         if not self.source.has_images:
-            longest = self.config.model.max_length
-            return read_sentence(self.tokenizers.source, line, longest=longest)
+            return super().read(line)
         return Sentence(read_image(line, self._blank.shape) if isinstance(line, str) else line)
 
     def answers(self, state: TrainState, inputs: Sequence[Sentence]) -> Iterator[Prediction]:

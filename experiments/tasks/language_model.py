@@ -22,7 +22,7 @@ from experiments.config.train import LabelTrainPart
 from experiments.data.packing import PackedBatch
 from experiments.data.pipeline import PackedRows, ShuffledBatches, SortedBatches
 from experiments.data.text_windows import FixedWindows, RandomWindows, TextBatch
-from experiments.data.tokenizers import BOS, EOS, Tokenizer
+from experiments.data.tokenizers import BOS, EOS, SPECIALS, Tokenizer
 from experiments.devices import compiled
 from experiments.errors import UsageError
 from experiments.experts import make_layer
@@ -35,7 +35,6 @@ from experiments.tasks.prediction import Prediction, Sentence, read_sentence
 from experiments.tasks.task import Task
 
 SAMPLED = 200  # tokens of a sample
-CONTINUED = 16  # tokens that the model adds to a text whose attention is shown
 EVALUATED_ROWS = 256  # windows of running text in a batch that is measured
 
 
@@ -114,15 +113,16 @@ class LanguageModeling(Task[TextBatch | PackedBatch]):
         """Ids before each prompt; texts that have a begin have an end too."""
         return () if self.source.is_running else (BOS,)
 
-    def read(self, line: str, max_tokens: int | None = None) -> Sentence:
-        """Read a prompt, which at most `max_tokens` tokens follow; a longer one is a ValueError."""
-        if self.begin and not line.strip():
-            sentence = Sentence([], text=line)
-        else:
-            longest = self.config.model.max_length
-            sentence = read_sentence(self.tokenizers.source, line, longest=longest)
-        self._prompt_size(len(self.begin) + len(sentence.ids), max_tokens)
+    def read(self, line: str) -> Sentence:
+        """Read a prompt; one without room for its continuation is a ValueError."""
+        sentence = self._sentence(line)
+        self._prompt_size(sentence)
         return sentence
+
+    def _sentence(self, line: str) -> Sentence:
+        if self.begin and not line.strip():
+            return Sentence([], text=line)
+        return read_sentence(self.tokenizers.source, line, longest=self.config.model.max_length)
 
     def answers(self, state: TrainState, inputs: Sequence[Sentence]) -> Iterator[Prediction]:
         """Continue each prompt."""
@@ -132,26 +132,26 @@ class LanguageModeling(Task[TextBatch | PackedBatch]):
             yield answer._replace(note=sentence.note(self.tokenizers.source))
 
     def _arguments(
-        self, state: TrainState, sentence: Sentence, max_tokens: int | None = None
+        self, state: TrainState, sentence: Sentence
     ) -> tuple[nnx.Module, list[int], dict[str, Any]]:
         """Return model, ids and options of `generate`."""
-        decoding, ids = self.config.decoding, [*self.begin, *sentence.ids]
-        options = sampling(decoding) | {
-            "max_tokens": decoding.max_tokens if max_tokens is None else max_tokens,
+        ids = [*self.begin, *sentence.ids]
+        options = sampling(self.config.decoding) | {
+            "max_tokens": self.config.decoding.max_tokens,
             "stop": EOS if self.begin else (),
             "tokenizer": Continuation(self.tokenizers.source, tuple(ids)),
-            "buckets": (self._prompt_size(len(ids), max_tokens),),
+            "buckets": (self._prompt_size(sentence),),
             "compile": compiled,
         }
         parameters = gather_to_host(one_copy(state.parameters))
         return nnx.merge(self.learner.definition, parameters), ids, options
 
-    def _prompt_size(self, length: int, max_tokens: int | None) -> int:
+    def _prompt_size(self, sentence: Sentence) -> int:
         """Return the length that prompts are padded to; a longer one is a ValueError."""
         longest, kind = self.config.model.max_length, self.config.model.positions
-        more = self.config.decoding.max_tokens if max_tokens is None else max_tokens
-        if POSITIONS[kind].embed is None:
-            more = 0  # older tokens leave the cache
+        # Without a table of positions, older tokens leave the cache.
+        more = self.config.decoding.max_tokens if POSITIONS[kind].embed is not None else 0
+        length = len(self.begin) + len(sentence.ids)
         if length + more > longest:
             raise ValueError(
                 f"a prompt of {length} tokens and {more} more need {length + more} positions, and "
@@ -160,30 +160,14 @@ class LanguageModeling(Task[TextBatch | PackedBatch]):
         return longest - more
 
     def example(self, state: TrainState, source: str, target: str | None = None) -> Example:
-        """As in `Task`; if the target is None, the most probable tokens continue the text."""
-        sentence, begin = self.read(source, max_tokens=0), len(self.begin)
-        ids = [*self.begin, *sentence.ids]
-        room = min(self.config.decoding.max_tokens, self.config.model.max_length - len(ids))
-        more = (
-            []
-            if target is not None or not room
-            else self.greedy_ids(state, sentence, min(CONTINUED, room))
-        )
-        unknown = {begin + place: word for place, word in sentence.unknown.items()}
-        labels = dict(enumerate(map(self.tokenizers.source.token, [*ids, *more])))
+        """As in `Task`."""
+        sentence, begin = self._sentence(source), [SPECIALS[number] for number in self.begin]
         return Example(
-            {"decoder": np.array([*ids, *more])},
-            {"decoder": [*(labels | unknown).values()]},
-            {"decoder": (begin, 0)},
-            unknown={"decoder": [*unknown]},
-            continuation=len(more),
+            {"decoder": np.array([*self.begin, *sentence.ids])},
+            {"decoder": [*begin, *sentence.tokens(self.tokenizers.source)]},
+            {"decoder": (len(begin), 0)},
+            unknown={"decoder": [len(begin) + place for place in sentence.unknown]},
         )
-
-    def greedy_ids(self, state: TrainState, sentence: Sentence, max_tokens: int) -> list[int]:
-        """Return the most probable ids that continue a prompt."""
-        model, ids, options = self._arguments(state, sentence, max_tokens)
-        output = generate(model, [ids], **options | {"strategy": Greedy(), "rng": None})
-        return output.tokens[0, : int(output.lengths[0])].tolist()
 
     def sample(self, state: TrainState) -> str:
         """Write a text from nothing, or from its first character."""

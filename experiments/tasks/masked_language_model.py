@@ -168,13 +168,8 @@ class MaskedLanguageModeling(Task[MaskedBatch]):
         )
 
     def sample(self, state: TrainState) -> str:
-        """Fill a gap in the middle of a few validation sentences."""
-        lines = []
-        for example in self.examples("validation")[:SAMPLED]:
-            words = example.source.split() or [""]
-            middle = len(words) // 2
-            line = " ".join([*words[:middle], "_", *words[middle + 1 :]])
-            (answer,) = self.predict(state, [line])
-            text = "".join(answer.text) or answer.error
-            lines += [f"  {line}", f"  → {text} (was {words[middle]})"]
-        return "\n".join(lines)
+        """Fill a gap in place of the first word of a few validation sentences."""
+        sources = [example.source for example in self.examples("validation")[:SAMPLED]]
+        gapped = [re.sub(r"\S+", "_", source, count=1) for source in sources]
+        lines = zip(sources, self.predict(state, gapped), strict=True)
+        return "\n".join(f"  {source}\n  → {''.join(filled.text)}" for source, filled in lines)

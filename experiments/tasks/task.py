@@ -38,7 +38,7 @@ from experiments.losses import Objective, TokenLosses, objective
 from experiments.registry import DATASETS, EVALUATORS, LOSSES, TaskParts
 from experiments.scores import answer_scores
 from experiments.sharding import context_options
-from experiments.tasks.prediction import Prediction, predictions
+from experiments.tasks.prediction import Prediction, predictions, read_sentence
 from experiments.workdir import Workdir
 
 SAMPLED = 3  # examples of a sample
@@ -163,11 +163,12 @@ class Task(ABC, Generic[Batch]):
 
     def read(self, line: str) -> Any:  # noqa: ANN401 - an input of `answers`
         """Convert a line, as a person types it, to an input of `answers`, or raise a ValueError."""
-        raise UsageError(f"--mode=predict needs methods read and answers of {type(self).__name__}")
+        longest = self.config.model.max_length - self.ends
+        return read_sentence(self.tokenizers.source, line, longest=longest)
 
     def answers(self, state: TrainState, inputs: Sequence[Any]) -> Iterable[Prediction]:
         """Return the prediction of each input."""
-        raise NotImplementedError
+        raise UsageError(f"--mode=predict needs the method answers of {type(self).__name__}")
 
     def predict(self, state: TrainState, lines: Sequence[Any]) -> Iterator[Prediction]:
         """Answer each line in the terms of the task, in order; lines may be images."""

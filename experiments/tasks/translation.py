@@ -203,11 +203,6 @@ class Translation(Task[Batch | PackedPairs]):
         links = example.token_links(pair.alignment)
         save(maps_figure(attended.maps["cross"], links=links), workdir.attention)
 
-    def read(self, line: str) -> Sentence:
-        """Read a sentence."""
-        longest = self.config.model.max_length - 1
-        return read_sentence(self.tokenizers.source, line, longest=longest)
-
     def answers(self, state: TrainState, inputs: Sequence[Sentence]) -> Iterable[Prediction]:
         """Translate sentences; unknown words are copied, if the model attends to the source."""
         # Programs for other numbers would be compiled anew, but a person waits for one sentence.
@@ -236,8 +231,8 @@ class Translation(Task[Batch | PackedPairs]):
     ) -> list[np.ndarray]:
         """Translate lists of ids without their ends; translations that have an end contain it."""
         options = {"buckets": lengths_for(self.config.model.max_length), "slots": batch_size}
-        output = self._generate(parameters, sources, self.config.decoding, None, **options)
-        return [ids[:length] for ids, length in zip(output.tokens, output.lengths, strict=True)]
+        output = self._generate(parameters, sources, self.config.decoding, **options)
+        return [ids[0, : n[0]] for ids, n in zip(output.tokens, output.lengths, strict=True)]
 
     def hypotheses(
         self,
@@ -252,11 +247,9 @@ class Translation(Task[Batch | PackedPairs]):
         Unknown words are copied to the token that attends to them most. A model without attention
         translates their placeholder.
 
-        Returns:
-            Of each translation text and score (the log-probability, in beam search divided by the
-            length penalty); confidence, the geometric mean of the probabilities of its tokens, and
-            is_uncertain; ids, tokens, with copied words, and log_probs; and alignment, for each
-            token the index of the source token with the largest weight, [] without attention.
+        Of each, the score is its log-probability, in beam search divided by the length penalty; the
+        confidence is the geometric mean of the probabilities of its tokens; the alignment is for
+        each token the index of the source token with the largest weight, [] without attention.
         """
         sources = [sentence.ids for sentence in sentences]
         longest = 1 + max(map(len, sources), default=0)
@@ -264,9 +257,7 @@ class Translation(Task[Batch | PackedPairs]):
         options: dict[str, Any] = {"buckets": (length,), "slots": batch_size}
         if self.aligns:
             options |= {"returning": ("weights",), "observe": source_weights}
-        output = self._generate(parameters, sources, decoding, decoding.n_best, **options)
-        if output.lengths.ndim == 1:  # without an axis of the n best
-            output = jax.tree.map(lambda leaf: leaf[:, None], output)
+        output = self._generate(parameters, sources, decoding, **options)
         return [
             [
                 self._hypothesis(sentence, jax.tree.map(lambda leaf, at=(row, n): leaf[at], output))
@@ -280,20 +271,22 @@ class Translation(Task[Batch | PackedPairs]):
         parameters: nnx.State,
         sources: Sequence[Sequence[int]],
         decoding: SearchPart,
-        n_best: int | None,
         **options: Any,  # noqa: ANN401 - of `generate`
     ) -> GenerationOutput:
-        num_beams, penalty = decoding.num_beams, GNMT(decoding.length_penalty)
-        return generate(
+        """Return translations `[B, n_best, T]`."""
+        penalty = GNMT(decoding.length_penalty)
+        is_greedy = decoding.num_beams == 1
+        output = generate(
             nnx.merge(self.learner.definition, parameters),
             [[*source, EOS] for source in sources],
-            strategy=Greedy() if num_beams == 1 else Beam(num_beams, n_best, penalty),
+            strategy=Greedy() if is_greedy else Beam(decoding.num_beams, decoding.n_best, penalty),
             max_tokens=self.config.model.max_length,
             stop=EOS,
             start=BOS,
             compile=by_rows,
             **options,
         )
+        return jax.tree.map(lambda leaf: leaf[:, None], output) if is_greedy else output
 
     def _text(self, ids: list[int]) -> str:
         """Return a translation in one line; a model of bytes may generate line feeds."""

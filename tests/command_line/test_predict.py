@@ -164,17 +164,3 @@ def test_run_that_still_trains_and_whose_text_is_gone(made, run_command, tmp_pat
         status, output, _ = run_command("--mode=predict", given="the girl", workdir=folder)
     assert (status, output.startswith("the girl")) == (0, True)
     assert sorted(folder.rglob("*")) == before
-
-
-@pytest.mark.parametrize(
-    "flags, sentence",
-    [
-        (["--format=jsn"], "--format must be one of text, json, got 'jsn'; did you mean 'json'?"),
-        (["--config.decoding.temperature=0.0"], "got 0.0; for 0 choose strategy=greedy"),
-        (["--config.model.width=64"], "configuration: choose another --workdir\n  model.width: 32"),
-    ],
-)
-def test_usage_error(answer, flags, sentence):
-    status, output, error = answer("char_lm", "the girl", *flags)
-    assert (status, output) == (2, "")
-    assert sentence in error and error.count("\n") == 1 + sentence.count("\n")

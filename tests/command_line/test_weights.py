@@ -40,13 +40,13 @@ def generate(place, monkeypatch):
     return call
 
 
-def with_words(place, name, more=0):
+def with_words(place, name, more=0, mark=""):
     """Copy a checkpoint with a tokenizer of the words w0, w1, …; return it and its vocab size."""
     tokenizers = pytest.importorskip("tokenizers")
     folder = shutil.copytree(f"{CHECKPOINTS}/{name}", place / name)
     size = json.loads((folder / "config.json").read_text())["vocab_size"]
-    words = {f"w{i}": i for i in range(size + more)}
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w1"))
+    words = {f"{mark}w{i}": i for i in range(size + more)}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token=f"{mark}w1"))
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     tokenizer.save(str(folder / "tokenizer.json"))
     return folder, size
@@ -69,11 +69,8 @@ def test_greedy_decoding_and_a_beam_of_several_continue_each_line(generate):
 def test_a_decoder_that_removes_the_first_blank_keeps_that_after_the_prompt(generate, tmp_path):
     """As that of Llama 2 and Mistral, in which a word begins with a mark."""
     tokenizers = pytest.importorskip("tokenizers")
-    folder = tmp_path / "marked"
-    shutil.copytree(Path(CHECKPOINTS) / "gpt2", folder)
-    size = json.loads((folder / "config.json").read_text())["vocab_size"]
-    words = tokenizers.models.WordLevel({f"▁w{i}": i for i in range(size)}, unk_token="▁w1")
-    tokenizer = tokenizers.Tokenizer(words)
+    folder, _ = with_words(tmp_path, "gpt2", mark="▁")
+    tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
     tokenizer.decoder = tokenizers.decoders.Metaspace()
     tokenizer.save(str(folder / "tokenizer.json"))

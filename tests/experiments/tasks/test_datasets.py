@@ -1,16 +1,11 @@
 """One dataset serves every task that it makes sense for."""
 
-
-import chex
 import jax
 import numpy as np
 import pytest
-import tensorflow_datasets as tfds
 
 from configs import defaults
 from experiments.config import Config
-from experiments.config.files import load_config
-from experiments.errors import UsageError
 from experiments.registry import TASKS
 
 SMALL = {"width": 16, "num_heads": 2, "hidden": 8, "max_length": 96}
@@ -28,34 +23,7 @@ def task_of(name, data, cache, **fields):
     return TASKS[name].prepare(Config.read(config.to_dict()), cache)
 
 
-SPLITS = ("train", "validation", "test")
 REVIEWS = [("a good film", "yes"), ("a bad film", "no")] * 5
-
-
-def write_columns(folder, end, separator, *header):
-    for split in SPLITS:
-        lines = [*header, *(separator.join(review) for review in REVIEWS)]
-        (folder / f"{split}.{end}").write_text("\n".join(lines) + "\n")
-
-
-class Reviews(tfds.core.GeneratorBasedBuilder, skip_registration=True):
-    """Texts and their classes, as in many datasets of TFDS."""
-
-    VERSION = tfds.core.Version("1.0.0")
-
-    def _info(self):
-        label = tfds.features.ClassLabel(names=["no", "yes"])
-        features = {"text": tfds.features.Text(), "label": label}
-        features = tfds.features.FeaturesDict(features)
-        return tfds.core.DatasetInfo(builder=self, features=features, disable_shuffling=True)
-
-    def _split_generators(self, dl_manager):
-        del dl_manager
-        return {split: self._generate_examples() for split in SPLITS}
-
-    def _generate_examples(self):
-        for number, (text, label) in enumerate(REVIEWS):
-            yield number, {"text": text, "label": label}
 
 
 def check_trains(task):
@@ -89,50 +57,21 @@ def test_subwords_of_a_text_whose_lines_are_longer_than_the_model_reads(name, tm
     assert "".join(learned.token(number) for one in ids for number in one.source) == lines
 
 
-@pytest.mark.parametrize("data", ["parallel", "csv", "tfds"])
-def test_classes_of_texts(data, tmp_path):
-    fields = {"source": "text", "target": "label"}
-    if data == "parallel":
-        write_columns(tmp_path, "tsv", "\t")
-    elif data == "csv":
-        write_columns(tmp_path, "csv", ",", "text,label")
-    else:
-        tfds.disable_progress_bar()
-        builder = Reviews(data_dir=str(tmp_path), file_format="array_record")
-        builder.download_and_prepare()
-        fields["dataset"] = builder.name
-    task = task_of("classification", data, tmp_path / "cache", path=str(tmp_path), **fields)
+def test_classes_of_texts(tmp_path):
+    for split in ("train", "validation", "test"):
+        lines = ["text,label", *map(",".join, REVIEWS)]
+        (tmp_path / f"{split}.csv").write_text("\n".join(lines) + "\n")
+    fields = {"source": "text", "target": "label", "path": str(tmp_path)}
+    task = task_of("classification", "csv", tmp_path / "cache", **fields)
     check_trains(task)
     assert task.num_classes == 2
     (batch,) = task.batches("test")
+    source, target = task.tokenizers
     texts = [
-        (
-            task.tokenizers.source.decode(ids[:length]),
-            task.tokenizers.target.token(label + 3),
-        )
+        (source.decode(ids[:length]), target.token(label + 3))
         for ids, length, label in zip(batch.inputs, batch.lengths, batch.labels, strict=True)
     ]
     assert texts[: len(REVIEWS)] == REVIEWS
     assert np.sum(batch.counted) == 10
     task.tokenizers.keep(tmp_path)
     assert task.load_tokenizers(task.config, tmp_path) == task.tokenizers
-
-
-def test_example_without_a_class_raises(tmp_path, monkeypatch):
-    monkeypatch.setitem(globals(), "REVIEWS", [*REVIEWS, ("a film", -1)])  # as TFDS stores it
-    tfds.disable_progress_bar()
-    Reviews(data_dir=str(tmp_path), file_format="array_record").download_and_prepare()
-    fields = {"dataset": "reviews", "source": "text", "target": "label"}
-    with pytest.raises(UsageError, match="reviews, train, example 10, label: no class; data"):
-        task_of("classification", "tfds", tmp_path / "cache", path=str(tmp_path), **fields)
-
-
-def test_rows_of_a_batch_of_images(tmp_path):
-    config = Config.read(load_config("digits:tiny").to_dict())
-    batches = TASKS["classification"].prepare(config, tmp_path).batches("test")
-    last = len(batches) - 1
-    whole, rows = batches[last], batches.rows(last)
-    assert not whole.counted[-1]  # a row of padding alone has the shape of an image too
-    for part in (slice(0, 5), slice(rows.number - 1, rows.number)):
-        expected = jax.tree.map(lambda array, part=part: array[part], whole)
-        chex.assert_trees_all_equal(rows.read(part), expected, strict=True)

@@ -16,7 +16,7 @@ from experiments.config.train import MeshPart
 from experiments.data.tokenizers import SPECIALS, WORDS, Tokenizers, Vocabulary, WordTokenizer
 from experiments.sharding import make_mesh
 from experiments.tasks.by_rows import FEWEST_ROWS, by_rows
-from experiments.tasks.translation import Translation, copy_words, lengths_for
+from experiments.tasks.translation import Translation, copy_words
 
 VOCABULARIES = [Vocabulary((*SPECIALS, *letters)) for letters in ("abcdefgh", "vwxyz")]
 TOKENIZERS = Tokenizers(*(WordTokenizer(words, WORDS) for words in VOCABULARIES))
@@ -56,12 +56,6 @@ def test_batch_equals_sentences_one_by_one(task):
         (alone,) = task.translate_ids(parameters, [source], batch_size=2)
         np.testing.assert_array_equal(alone, target)
     assert len({*map(str, together)}) > 1
-
-
-def test_lengths_to_compile_for_are_halves_of_the_longest():
-    assert lengths_for(160) == [40, 80, 160]
-    assert lengths_for(65) == [33, 65]
-    assert lengths_for(63) == [63]
 
 
 def test_copied_words_are_aligned_one_to_one():
