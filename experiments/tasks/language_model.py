@@ -35,6 +35,7 @@ from experiments.tasks.prediction import Prediction, Sentence, read_sentence
 from experiments.tasks.task import Task
 
 SAMPLED = 200  # tokens of a sample
+CONTINUED = 16  # tokens that the model adds to a text whose attention is shown
 EVALUATED_ROWS = 256  # windows of running text in a batch that is measured
 
 
@@ -143,8 +144,11 @@ class LanguageModeling(Task[TextBatch | PackedBatch]):
             "buckets": (self._prompt_size(sentence),),
             "compile": compiled,
         }
+        return self._model(state), ids, options
+
+    def _model(self, state: TrainState) -> nnx.Module:
         parameters = gather_to_host(one_copy(state.parameters))
-        return nnx.merge(self.learner.definition, parameters), ids, options
+        return nnx.merge(self.learner.definition, parameters)
 
     def _prompt_size(self, sentence: Sentence) -> int:
         """Return the length that prompts are padded to; a longer one is a ValueError."""
@@ -160,14 +164,32 @@ class LanguageModeling(Task[TextBatch | PackedBatch]):
         return longest - more
 
     def example(self, state: TrainState, source: str, target: str | None = None) -> Example:
-        """As in `Task`."""
+        """As in `Task`; if the target is None, the most probable tokens continue the text."""
         sentence, begin = self._sentence(source), [SPECIALS[number] for number in self.begin]
+        ids, tokenizer = [*self.begin, *sentence.ids], self.tokenizers.source
+        room = self.config.model.max_length - len(ids)
+        room = min(CONTINUED, self.config.decoding.max_tokens, room)
+        more = [] if target is not None or not room else self.greedy_ids(state, ids, room)
         return Example(
-            {"decoder": np.array([*self.begin, *sentence.ids])},
-            {"decoder": [*begin, *sentence.tokens(self.tokenizers.source)]},
+            {"decoder": np.array([*ids, *more])},
+            {"decoder": [*begin, *sentence.tokens(tokenizer), *map(tokenizer.token, more)]},
             {"decoder": (len(begin), 0)},
             unknown={"decoder": [len(begin) + place for place in sentence.unknown]},
+            continuation=len(more),
         )
+
+    def greedy_ids(self, state: TrainState, ids: list[int], max_tokens: int) -> list[int]:
+        """Return the most probable ids that continue a prompt."""
+        stop, size = EOS if self.begin else (), self.config.model.max_length - max_tokens
+        output = generate(
+            self._model(state),
+            [ids],
+            max_tokens=max_tokens,
+            stop=stop,
+            buckets=(size,),
+            compile=compiled,
+        )
+        return output.tokens[0, : int(output.lengths[0])].tolist()
 
     def sample(self, state: TrainState) -> str:
         """Write a text from nothing, or from its first character."""

@@ -1,14 +1,17 @@
+from types import SimpleNamespace
+
 import jax
 import numpy as np
 import pytest
 
-from configs import digits, toy_translation
+from configs import digits, packed_lm, toy_translation
 from experiments.analysis.collect import Collector, Example
 from experiments.config import Config
 from experiments.data.examples import EncodedPair, SentencePair
 from experiments.data.packing import pad_batch
 from experiments.data.tokenizers import SPECIALS, WORDS, Tokenizers, Vocabulary, WordTokenizer
 from experiments.tasks.classification import Classification
+from experiments.tasks.language_model import CONTINUED, LanguageModeling
 from experiments.tasks.translation import Translation, pair_features
 
 
@@ -114,6 +117,18 @@ def test_unknown_words_keep_their_labels(task, state):
     given = task.example(state, "a", "v 😀")
     assert given.labels["decoder"] == ["<bos>", "v", "😀"] and given.predicted[1] == "😀"
     assert given.note == "not in the vocabulary, read as a placeholder: '😀'"
+
+
+def test_tokens_that_a_language_model_adds(monkeypatch):
+    words = WordTokenizer(Vocabulary((*SPECIALS, *"abc")), WORDS)
+    config = Config.read(packed_lm.get_config("tiny").to_dict())
+    task = LanguageModeling(config, Tokenizers(words, None))
+    monkeypatch.setattr(LanguageModeling, "greedy_ids", lambda _, state, ids, most: [3] * most)
+    state = SimpleNamespace(parameters=None)
+    example = task.example(state, "b c")
+    assert example.labels["decoder"][:4] == ["<bos>", "b", "c", "a"]
+    assert example.continuation == len(example.labels["decoder"]) - 3 == CONTINUED
+    assert task.example(state, "b c", "").continuation == 0
 
 
 def test_layers_with_different_numbers_of_heads_are_not_drawn(monkeypatch, capsys):
