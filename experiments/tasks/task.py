@@ -234,8 +234,8 @@ class Task(ABC, Generic[Batch]):
         train, learner = self.config.train, self.learner
         references = [example.target for example in self.examples("validation")[:TRIED]]
         self.answer_scores(references, "validation", getattr(self.config.decoding, "metrics", ()))
-        has_own = any(name in EVALUATORS for name in train.evaluators)
-        values = self.evaluated(learner.initial_state() if has_own else None, references)
+        state = learner.initial_state() if {*train.evaluators} & {*EVALUATORS} else None
+        values = self.evaluated(state, references)
         if train.monitor not in (*MONITORED, *values):
             batch, shapes = next(iter(self.batches("validation"))), learner.abstract_state
             losses = jax.eval_shape(learner.evaluate_step, shapes.parameters, batch)

@@ -1,6 +1,6 @@
 """Translation, and every other task from a sequence to a sequence."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -203,23 +203,21 @@ class Translation(Task[Batch | PackedPairs]):
         links = example.token_links(pair.alignment)
         save(maps_figure(attended.maps["cross"], links=links), workdir.attention)
 
-    def answers(self, state: TrainState, inputs: Sequence[Sentence]) -> Iterable[Prediction]:
+    def answers(self, state: TrainState, inputs: Sequence[Sentence]) -> Iterator[Prediction]:
         """Translate sentences; unknown words are copied, if the model attends to the source."""
         # Programs for other numbers would be compiled anew, but a person waits for one sentence.
         size = 1 if len(inputs) == 1 else self.sentences_at_once
-        decoding = self.config.decoding
-        ranked = self.hypotheses(state.parameters, inputs, decoding, batch_size=size)
-        return map(self._prediction, inputs, ranked)
-
-    def _prediction(self, sentence: Sentence, ranked: Sequence[dict[str, Any]]) -> Prediction:
-        tokenizer = self.tokenizers.source
-        details = {
-            "source": [*sentence.tokens(tokenizer), tokenizer.token(EOS)],
-            "unknown": [*sentence.unknown.values()],
-            "translations": ranked,
-        }
-        note = sentence.note(tokenizer, is_copied=self.aligns)
-        return Prediction([best["text"] for best in ranked[:1]], lambda: details, note)
+        decoding, tokenizer = self.config.decoding, self.tokenizers.source
+        every = self.hypotheses(state.parameters, inputs, decoding, batch_size=size)
+        for sentence, ranked in zip(inputs, every, strict=True):
+            details = {
+                "source": [*sentence.tokens(tokenizer), tokenizer.token(EOS)],
+                "unknown": [*sentence.unknown.values()],
+                "translations": ranked,
+            }
+            note = sentence.note(tokenizer, is_copied=self.aligns)
+            texts = [best["text"] for best in ranked[:1]]
+            yield Prediction(texts, lambda details=details: details, note)
 
     @property
     def sentences_at_once(self) -> int:
