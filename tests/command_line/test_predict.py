@@ -37,8 +37,6 @@ def answer(made, run_command):
         folder = made(name)
         status, output, error = run_command("--mode=predict", *flags, given=given, workdir=folder)
         about, _, messages = error.partition("\n")
-        if status == 2:
-            return status, output, error
         assert about == f"{folder}: 0 steps of training, a smoke test: its answers mean nothing"
         return status, output, messages
 
