@@ -31,7 +31,7 @@ from experiments.data.store import (
     store_ids,
     store_text,
 )
-from experiments.data.tokenizers import Tokenizers
+from experiments.data.tokenizers import SIDES, Tokenizers
 from experiments.errors import UsageError, as_usage_errors, one_of
 from experiments.learner import Learner, TrainState
 from experiments.losses import Objective, TokenLosses, objective
@@ -130,6 +130,13 @@ class Task(ABC, Generic[Batch]):
         text, folder = DATASETS[config.data.name].source.text, config.train.start_from
         if not folder or not Workdir(folder).checkpoints.is_dir():
             return text.learn(config.text, train, cache, cls.sides)
+        files = [text.FILE.format(side=SIDES[side]) for side in cls.sides]
+        if missing := [name for name in files if not (Path(folder) / name).is_file()]:
+            other = Workdir(folder).load_config()
+            raise UsageError(
+                f"train.start_from={folder} has vocabularies of another kind: it is a run of "
+                f"task={other.task!r} with data.name={other.data.name!r}, without {missing[0]}"
+            )
         return text.load(Path(folder), cls.sides)
 
     @classmethod
