@@ -44,7 +44,7 @@ MODES = {
 }
 # `config.task` of a config that trains nothing -> its mode, and the module of that mode.
 OTHER_TASKS = {
-    "pretrained": ("predict", "experiments.pretrained"),
+    "pretrained": ("predict", "experiments.predict"),
     "preset": ("describe", "experiments.describe"),
     "benchmark": ("benchmark", "experiments.benchmarks.attention"),
     "model_benchmark": ("benchmark", "experiments.benchmarks.models"),

@@ -147,13 +147,13 @@ def measure(
     scores: dict[str, dict[str, Any]] = {}
     rows = {}
     for name, label in labels.items():
-        measured = task.measure(trained.state, name)
+        measured, answers = task.measure(trained.state, name)
         suffix = label.removeprefix(name)
-        scores |= {f"{part}{suffix}": values for part, values in measured.scores.items()}
+        scores |= {f"{part}{suffix}": values for part, values in measured.items()}
         if settings.get(name):
             scores[label]["settings"] = settings[name]
-        if measured.answers is not None:
-            pairs = zip(task.examples(name), measured.answers, strict=True)
+        if answers:
+            pairs = zip(task.examples(name), answers, strict=True)
             rows[label] = [(pair.source, pair.target, answer) for pair, answer in pairs]
         if label in others:
             _, references, answers = zip(*rows[label], strict=True)

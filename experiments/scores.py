@@ -1,13 +1,19 @@
 """Metrics of the answers of a model, and the significance of their differences."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import sacrebleu
-from sacrebleu.metrics.base import Metric
 from sacrebleu.significance import PairedTest
 
 from experiments.registry import METRICS
+
+SACREBLEU = {  # Post 2018
+    "bleu": sacrebleu.BLEU,
+    "tok_bleu": partial(sacrebleu.BLEU, tokenize="none", force=True),  # of tokenized text
+    "chrf": sacrebleu.CHRF,  # Popović 2015
+}
 
 
 def answer_scores(
@@ -19,13 +25,9 @@ def answer_scores(
 ) -> dict[str, Any]:
     """Return the number of sentences, and the named metrics of answers.
 
-    Args:
-        metrics: names in `METRICS`. A metric that returns a number is stored under its name; one
-            that returns a mapping may have several numbers.
-        answers: of the model, one for each reference.
-        references: one correct answer each.
-        tokenized: whether the text is tokenized already. Its BLEU is not comparable with that of
-            plain text, so "bleu" is replaced by "tok_bleu".
+    A metric that returns a number is stored under its name; one that returns a mapping may have
+    several. BLEU of text that is tokenized already is not comparable with that of plain text, so
+    "bleu" is then replaced by "tok_bleu".
     """
     scores: dict[str, Any] = {"sentences": len(references)}
     for name in metrics:
@@ -40,26 +42,17 @@ def answer_scores(
 @METRICS("exact_match")
 def exact_match(answers: Sequence[str], references: Sequence[str]) -> float:
     """Return the share of the answers that equal their reference."""
-    pairs = [*zip(answers, references, strict=True)]
-    return sum(answer == reference for answer, reference in pairs) / len(pairs)
+    return sum(map(str.__eq__, answers, references)) / len(references)
 
 
-@METRICS("bleu")
-def bleu(answers: Sequence[str], references: Sequence[str]) -> dict[str, object]:
-    """Return BLEU, 0 to 100, and the signature of sacreBLEU (Post 2018)."""
-    return _corpus_score("bleu", sacrebleu.BLEU(), answers, references)
+def corpus_score(name: str, answers: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
+    """Return BLEU or chrF, 0 to 100, and the signature of sacreBLEU."""
+    metric = SACREBLEU[name]()
+    score = metric.corpus_score([*answers], [[*references]]).score
+    return {name: score, f"{name.removeprefix('tok_')}_signature": str(metric.get_signature())}
 
 
-@METRICS("tok_bleu")
-def tok_bleu(answers: Sequence[str], references: Sequence[str]) -> dict[str, object]:
-    """Return BLEU of text that is tokenized already."""
-    return _corpus_score("tok_bleu", _bleu(tokenized=True), answers, references)
-
-
-@METRICS("chrf")
-def chrf(answers: Sequence[str], references: Sequence[str]) -> dict[str, object]:
-    """Return chrF, 0 to 100 (Popović 2015)."""
-    return _corpus_score("chrf", sacrebleu.CHRF(), answers, references)
+METRICS.update({name: partial(corpus_score, name) for name in SACREBLEU})
 
 
 def paired_bootstrap(
@@ -76,21 +69,10 @@ def paired_bootstrap(
     """
     test = PairedTest(
         [("first", [*first]), ("second", [*second])],
-        {"BLEU": _bleu(tokenized)},
+        {"BLEU": SACREBLEU["tok_bleu" if tokenized else "bleu"]()},
         [[*references]],
         test_type="bs",
         n_samples=1_000,
     )
     one, other = test()[1]["BLEU"]
     return 1.0 if one.score == other.score else other.p_value
-
-
-def _corpus_score(
-    name: str, metric: Metric, answers: Sequence[str], references: Sequence[str]
-) -> dict[str, object]:
-    score = metric.corpus_score([*answers], [[*references]]).score
-    return {name: score, f"{name.removeprefix('tok_')}_signature": str(metric.get_signature())}
-
-
-def _bleu(tokenized: bool) -> sacrebleu.BLEU:
-    return sacrebleu.BLEU(tokenize="none", force=True) if tokenized else sacrebleu.BLEU()

@@ -5,14 +5,13 @@ sense. The gain of contextual vectors over it, and over the static vectors of th
 the information that attention adds.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from experiments.data.tokenizers import SentencePair
-from experiments.data.toy_language.phenomena import Occurrence, occurrences
-from experiments.errors import UsageError
+from experiments.data.toy_language.phenomena import occurrences
 
 
 class SenseVectors(NamedTuple):
@@ -28,28 +27,6 @@ class SenseVectors(NamedTuple):
     senses: np.ndarray
     vectors: np.ndarray
 
-    @classmethod
-    def of(cls, words: Sequence[Occurrence], vectors: Sequence[np.ndarray]) -> "SenseVectors":
-        """Convert occurrences and the vector `[D]` of each to arrays."""
-        senses = np.array([occurrence.sense for occurrence in words])
-        return cls(np.array([occurrence.word for occurrence in words]), senses, np.stack(vectors))
-
-
-def check_senses(train: Iterable[SentencePair], test: Iterable[SentencePair]) -> None:
-    """Check that test contains words with several senses, and train the same words.
-
-    Raises:
-        UsageError: too few sentences.
-    """
-    learned, tested = ({word.word for word in occurrences(pairs)} for pairs in (train, test))
-    if not tested:
-        raise UsageError("no word of several senses is in the test split: raise data.sizes.test")
-    if not tested <= learned:
-        raise UsageError(
-            f"no occurrence of {', '.join(sorted(tested - learned))} to learn senses from: raise "
-            "data.sizes.train"
-        )
-
 
 def neighbour_mean(vectors: np.ndarray, place: int, window: int) -> np.ndarray:
     """Return the mean `[D]` of the vectors at most `window` positions away, without the word.
@@ -64,26 +41,47 @@ def neighbour_mean(vectors: np.ndarray, place: int, window: int) -> np.ndarray:
     return around.mean(axis=0) if len(around) else np.zeros_like(vectors[place])
 
 
+def sense_scores(
+    examples: Callable[[str], Sequence[SentencePair]],
+    encode: Callable[[str, Sequence[int]], Iterable[np.ndarray]],
+) -> dict[str, float]:
+    """Return `sense_accuracy` of probes that learn from "train" and are measured on "test".
+
+    Args:
+        examples: split -> its sentences.
+        encode: split, numbers of sentences -> for each the vectors of its words `[T, D]`.
+    """
+    parts = []
+    for split in ("train", "test"):
+        words = occurrences(examples(split))
+        numbers = sorted({word.sentence for word in words})
+        features = dict(zip(numbers, encode(split, numbers), strict=True))
+        vectors = [features[word.sentence][word.place] for word in words]
+        of_words = (np.array([getattr(word, name) for word in words]) for name in ("word", "sense"))
+        parts.append(SenseVectors(*of_words, np.array(vectors)))
+    return sense_accuracy(*parts)
+
+
 def sense_accuracy(train: SenseVectors, test: SenseVectors) -> dict[str, float]:
     """Return the accuracy of linear probes, one for each word, that predict the sense.
 
     Vectors are scaled, so that the regularisation of the logistic regression ignores their norms.
 
     Args:
-        train: training data of the probes, with every word of test: see `check_senses`.
+        train: training data of the probes.
         test: test data of the probes.
 
     Returns:
-        accuracy over the occurrences of test; majority, that of the most frequent sense of each
-        word in train.
+        accuracy over the occurrences in test of words in train; majority, that of the most frequent
+        sense of each word in train; {} without such words.
     """
     # This import takes a second.
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    correct = most_frequent = 0
-    for word in np.unique(test.words):
+    correct = most_frequent = number = 0
+    for word in np.intersect1d(test.words, train.words):
         learned, tested = train.words == word, test.words == word
         senses, counts = np.unique(train.senses[learned], return_counts=True)
         predicted = majority = senses[counts.argmax()]
@@ -93,5 +91,7 @@ def sense_accuracy(train: SenseVectors, test: SenseVectors) -> dict[str, float]:
             predicted = probe.predict(test.vectors[tested])
         correct += np.sum(test.senses[tested] == predicted)
         most_frequent += np.sum(test.senses[tested] == majority)
-    number = len(test.words)
+        number += np.sum(tested)
+    if not number:
+        return {}
     return {"accuracy": float(correct / number), "majority": float(most_frequent / number)}

@@ -115,9 +115,7 @@ def translating(config: ConfigDict, cache: Path) -> Iterator[Figure]:
 
     def ours() -> None:
         size = task.sentences_at_once
-        outputs["ours"] = task.translator.translate_ids(
-            run.state.parameters, sources, batch_size=size
-        )
+        outputs["ours"] = task.translate_ids(run.state.parameters, sources, batch_size=size)
 
     name = (
         f"translating {len(sources):,} sentences, beam of {decoding.num_beams} "

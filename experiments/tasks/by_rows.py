@@ -6,7 +6,6 @@ from typing import Any
 import jax
 import numpy as np
 from jax import Array
-from jax.experimental.multihost_utils import process_allgather
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from experiments.devices import compiled
@@ -27,10 +26,8 @@ def by_rows(function: Callable[..., Any]) -> Callable[..., Any]:
             the others. Its arrays may be padded with rows of zeros.
     """
 
-    def shared(parameters: Any, *arrays: Array) -> Any:  # noqa: ANN401 - any pytrees
+    def divided(parameters: Any, *arrays: Array) -> Any:  # noqa: ANN401 - any pytrees
         rows, mesh = len(arrays[0]), _mesh_of_rows(len(arrays[0]))
-        if mesh.size == 1:
-            return function(parameters, *arrays)
         spec = PartitionSpec("data")
         share = jax.shard_map(
             function,
@@ -42,34 +39,28 @@ def by_rows(function: Callable[..., Any]) -> Callable[..., Any]:
         results = share(parameters, *(padded_rows(array, mesh.size) for array in arrays))
         return jax.tree.map(lambda array: array[:rows], results)
 
-    independent, whole = compiled(shared), compiled(function)
-
-    def local(parameters: Any, *arrays: Array) -> Any:  # noqa: ANN401 - the same
-        mesh = _mesh_of_rows(len(arrays[0]))
-        if mesh.size == 1 or jax.process_count() > 1:
-            parameters = one_copy(parameters)
-        if mesh.size > 1:  # no copy is made where a device has the parameters
-            parameters = jax.device_put(parameters, NamedSharding(mesh, PartitionSpec()))
-        return independent(parameters, *arrays)
+    on_devices, whole = compiled(divided), compiled(function)
 
     def run(parameters: Any, *arrays: Array) -> Any:  # noqa: ANN401 - the same
-        number = jax.process_count()
-        if number > 1:
+        if jax.process_count() > 1:
             arrays = tuple(map(np.asarray, arrays))  # for the devices of all processes
-        if not is_replicated(parameters):
-            return gather_to_host(whole(parameters, *arrays))
-        rows = len(arrays[0])
-        if number == 1 or rows < FEWEST_ROWS * number:
-            return local(parameters, *arrays)
-        parts = (np.split(padded_rows(array, number), number) for array in arrays)
-        results = local(parameters, *(part[jax.process_index()] for part in parts))
-        results = process_allgather(results, tiled=True)
-        return jax.tree.map(lambda array: array[:rows], results)
+        mesh = _mesh_of_rows(len(arrays[0]))
+        if mesh.size == 1 or not is_replicated(parameters):
+            return gather_to_host(whole(one_copy(parameters), *arrays))
+        # No copy is made where a device has the parameters.
+        parameters = jax.device_put(parameters, NamedSharding(mesh, PartitionSpec()))
+        return gather_to_host(on_devices(parameters, *arrays))
 
     return run
 
 
 def _mesh_of_rows(rows: int) -> Mesh:
-    """Return a mesh of the most devices of this process with at least `FEWEST_ROWS` rows each."""
-    number = max(1, min(jax.local_device_count(), rows // FEWEST_ROWS))
-    return Mesh(np.array(jax.local_devices()[:number]), ("data",))
+    """Return a mesh of the most devices with at least `FEWEST_ROWS` rows each.
+
+    Of several processes, it has all devices, or one of this process.
+    """
+    number = max(1, min(jax.device_count(), rows // FEWEST_ROWS))
+    if jax.process_count() > 1 and number < jax.device_count():
+        number = 1
+    devices = jax.local_devices() if number == 1 else jax.devices()
+    return Mesh(np.array(devices[:number]), ("data",))

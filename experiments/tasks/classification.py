@@ -18,12 +18,10 @@ from experiments.data.tokenizers import PAD, SPECIALS, WHOLE, EncodedPair, Token
 from experiments.learner import TrainState
 from experiments.losses import TokenLosses
 from experiments.registry import DATASETS, TaskParts, task
-from experiments.tasks.prediction import Choice, Prediction, Sentence, read_image, read_sentence
+from experiments.tasks.prediction import Prediction, Sentence, read_image
 from experiments.tasks.task import Examples, Ids, Task
 
 CLASSES = Words(WHOLE)  # each target is one class
-SAMPLED = 3  # examples of a sample
-SHADES = " .:-=+*#%@"
 
 
 class LabelledBatch(NamedTuple):
@@ -55,6 +53,7 @@ class Classification(Task[LabelledBatch]):
     """An encoder that reads the source of an example and predicts its target, a class."""
 
     ends = 0
+    has_perplexity = False
 
     @classmethod
     def learn_tokenizers(cls, config: Config, train: Examples, cache: Path) -> Tokenizers:
@@ -79,17 +78,15 @@ class Classification(Task[LabelledBatch]):
 
     def model(self, rngs: nnx.Rngs) -> Classifier:
         """As in `Task`."""
-        config, tokenizer = self.config.model, self.tokenizers.source
-        if tokenizer is None:
-            shape, patch = self._blank.shape, self.config.model.patch_size
+        config = self.config.model
+        if self.source.has_images:
             embedding = PatchEmbedding.from_config(
-                config, image_shape=shape, patch_size=patch, rngs=rngs
+                config, image_shape=self._blank.shape, patch_size=config.patch_size, rngs=rngs
             )
         else:
-            embedding = Embedding.from_config(len(tokenizer), config, rngs=rngs)
-        pooling = self.config.model.pooling
+            embedding = Embedding.from_config(len(self.tokenizers.source), config, rngs=rngs)
         return Classifier.from_config(
-            config, embedding, num_classes=self.num_classes, pooling=pooling, rngs=rngs
+            config, embedding, num_classes=self.num_classes, pooling=config.pooling, rngs=rngs
         )
 
     def training_batches(self) -> ShuffledBatches[LabelledBatch]:
@@ -107,27 +104,25 @@ class Classification(Task[LabelledBatch]):
 
     @cached_property
     def _blank(self) -> np.ndarray:
-        """An image of zeros, `[height, width, channels]`; all images have its shape."""
-        return np.zeros_like(self.splits["train"][0].source)
+        """Input of a row of padding; all images have the shape of the first, all texts the longest.
+
+        Ids `[S]`, or an image `[height, width, channels]`.
+        """
+        if self.source.has_images:
+            return np.zeros_like(self.splits["train"][0].source)
+        return np.full(self.config.model.max_length, PAD, np.int32)
 
     @property
     def _layout(self) -> Buckets[LabelledBatch]:
         return Buckets([1], self.config.batch.size, self._batch)
 
     def _batch(self, members: Sequence[EncodedPair], size: int, length: int) -> LabelledBatch:
+        inputs, lengths = np.stack([self._blank] * size), np.ones(size, np.int32)
         labels, counted = np.zeros(size, np.int32), np.arange(size) < len(members)
-        labels[counted] = [target[0] - len(SPECIALS) for _, target in members]
-        if self.source.has_images:
-            inputs, lengths = np.repeat(self._blank[None], size, axis=0), None
-        else:  # all rows have the length that the model reads
-            inputs = np.full((size, self.config.model.max_length), PAD, np.int32)
-            lengths = np.ones(size, np.int32)
-        for row, (source, _) in enumerate(members):
-            if lengths is None:
-                inputs[row] = source
-            else:
-                inputs[row, : len(source)], lengths[row] = source, len(source)
-        return LabelledBatch(inputs, lengths, labels, counted)
+        for row, (source, target) in enumerate(members):
+            inputs[row, : len(source)], lengths[row] = source, len(source)
+            labels[row] = target[0] - len(SPECIALS)
+        return LabelledBatch(inputs, None if self.source.has_images else lengths, labels, counted)
 
     def loss(
         self, model: Classifier, batch: LabelledBatch, rng: Array | None
@@ -137,31 +132,21 @@ class Classification(Task[LabelledBatch]):
         objective = self.objective(training=rng is not None)
         return objective(output.logits, batch.labels, batch.counted), output.losses
 
-    def losses(self, state: TrainState, split: str) -> dict[str, float]:
-        """As in `Task`, without a perplexity: classes are no tokens."""
-        return self.learner.losses(state.parameters, self.batches(split))
-
     @cached_property
     def _probabilities(self) -> Callable[..., Any]:
         return self.learner.apply(
             lambda model, inputs, lengths: nnx.softmax(model(inputs, lengths=lengths).logits)
         )
 
-    def read(self, line: str | np.ndarray) -> Sentence | np.ndarray:
-        """Read a sentence, or the image in the file that a line names; an image stays as it is."""
-        if not isinstance(line, str):
-            return line
-        if self.source.has_images:
-            return read_image(line, self.splits["train"][0].source.shape)
-        longest = self.config.model.max_length
-        return read_sentence(self.tokenizers.source, line, longest=longest)
+    def read(self, line: str | np.ndarray) -> Sentence:
+        """Read a sentence, an image, or the image in the file that a line names."""
+        if not self.source.has_images:
+            return super().read(line)
+        return Sentence(read_image(line, self._blank.shape) if isinstance(line, str) else line)
 
-    def answers(
-        self, state: TrainState, inputs: Sequence[Sentence | np.ndarray]
-    ) -> Iterator[Prediction]:
+    def answers(self, state: TrainState, inputs: Sequence[Sentence]) -> Iterator[Prediction]:
         """Name the class of each input."""
-        sources = [read.ids if isinstance(read, Sentence) else read for read in inputs]
-        examples = [EncodedPair(source, (len(SPECIALS),)) for source in sources]  # of any class
+        examples = [EncodedPair(read.ids, (len(SPECIALS),)) for read in inputs]  # of any class
         size = self.config.batch.size
         for start in range(0, len(inputs), size):
             part = slice(start, start + size)
@@ -169,43 +154,32 @@ class Classification(Task[LabelledBatch]):
             rows = self._probabilities(state.parameters, batch.inputs, batch.lengths)
             yield from map(self._prediction, inputs[part], np.asarray(rows))
 
-    def _prediction(self, read: Sentence | np.ndarray, probabilities: np.ndarray) -> Prediction:
+    def _prediction(self, read: Sentence, probabilities: np.ndarray) -> Prediction:
         tokenizer, order = self.tokenizers.target, np.argsort(-probabilities)
         names = [tokenizer.token(number + len(SPECIALS)) for number in order]
         ranked = [*zip(names, probabilities[order].tolist(), strict=True)]
-        note = read.note(self.tokenizers.source) if isinstance(read, Sentence) else ""
         place = 0 if self.config.model.pooling == "class_token" else None
         details = {"class": names[0], "probabilities": dict(ranked)}
-        return Prediction(names[:1], lambda: details, note, choices=[Choice(place, ranked)])
+        note = read.note(self.tokenizers.source)
+        return Prediction(names[:1], lambda: details, note, choices=[(place, ranked)])
 
     def example(
         self, state: TrainState, source: str | np.ndarray, target: str | None = None
     ) -> Example:
         """As in `Task`; a text for a model of images is the name of a file."""
         read = self.read(source)
-        if isinstance(read, Sentence):
-            ids, labels = np.array(read.ids), read.tokens(self.tokenizers.source)
+        if self.source.has_images:
+            sides = (side // self.config.model.patch_size for side in read.ids.shape[:2])
+            labels = [f"{row + 1},{column + 1}" for row, column in np.ndindex(*sides)]
         else:
-            sides = (side // self.config.model.patch_size for side in read.shape[:2])
-            ids, labels = read, [f"{row + 1},{column + 1}" for row, column in np.ndindex(*sides)]
+            labels = read.tokens(self.tokenizers.source)
         begin = ["<class>"] if self.config.model.pooling == "class_token" else []
         return Example(
-            {"encoder": ids},
+            {"encoder": np.array(read.ids)},
             {"encoder": [*begin, *labels]},
             {"encoder": (len(begin), 0)},
-            unknown={"encoder": [len(begin) + place for place in getattr(read, "unknown", ())]},
+            unknown={"encoder": [len(begin) + place for place in read.unknown]},
         )
-
-    def sample(self, state: TrainState) -> str:
-        """Classify a few validation examples."""
-        lines, examples = [], self.examples("validation")[:SAMPLED]
-        answers = self.predict(state, [example.source for example in examples])
-        for (source, target, _), answer in zip(examples, answers, strict=True):
-            text = "".join(answer.text)
-            mark = "=" if text == target else "≠"
-            shown = source if isinstance(source, str) else _picture(source)
-            lines += [f"  {shown}", f"  → {text} {mark} {target}"]
-        return "\n".join(lines)
 
 
 class _Counted:
@@ -217,9 +191,3 @@ class _Counted:
 
     def __getitem__(self, number: int) -> EncodedPair:
         return self._ids[number]
-
-
-def _picture(image: np.ndarray) -> str:
-    """Return an image as lines of characters."""
-    lines = (image[..., 0] * (len(SHADES) - 1)).round().astype(int)
-    return "\n  ".join("".join(SHADES[shade] for shade in line) for line in lines)

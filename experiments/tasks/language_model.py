@@ -1,15 +1,19 @@
 """Language modelling: a decoder predicts the next token of a text, and continues texts."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property, partial
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax import Array
 
-from attention.modules import LanguageModel
+from attention.decoding import Beam, Greedy, Sample, generate, stream
+from attention.modules import POSITIONS, LanguageModel
 from attention.primitives import masks
 from experiments.analysis.collect import Example
 from experiments.config.parts import DecoderModel, LabelTrainPart, SamplingPart, TextBatchPart
@@ -22,15 +26,17 @@ from experiments.data.pipeline import (
     SortedBatches,
     TextBatch,
 )
-from experiments.data.tokenizers import BOS
+from experiments.data.tokenizers import BOS, EOS, SPECIALS, Tokenizer
+from experiments.devices import compiled
 from experiments.errors import UsageError
 from experiments.experts import make_layer
 from experiments.learner import TrainState
 from experiments.losses import TokenLosses
+from experiments.processes import gather_to_host
 from experiments.registry import TaskParts, task
-from experiments.tasks.prediction import Prediction, Sentence
-from experiments.tasks.task import Examples, Ids, Task
-from experiments.tasks.text_generator import TextGenerator
+from experiments.sharding import one_copy
+from experiments.tasks.prediction import Prediction, Sentence, read_sentence
+from experiments.tasks.task import Task
 
 SAMPLED = 200  # tokens of a sample
 CONTINUED = 16  # tokens that the model adds to a text whose attention is shown
@@ -61,34 +67,31 @@ class LanguageModeling(Task[TextBatch | PackedBatch]):
 
     def training_batches(self) -> RandomWindows | ShuffledBatches[PackedBatch]:
         """Random windows of running text, or packed rows."""
-        ids, batch, seed = self.ids("train"), self.config.batch, self.config.seed
+        batch, seed = self.config.batch, self.config.seed
         if self.source.is_running:
-            size = batch.tokens // batch.row_length
-            return RandomWindows(ids.ids, context=batch.row_length, size=size, seed=seed)
-        return ShuffledBatches(ids, PackedRows([batch.row_length], batch.tokens), seed=seed)
+            ids, size = self._running("train"), batch.tokens // batch.row_length
+            return RandomWindows(ids, context=batch.row_length, size=size, seed=seed)
+        layout = PackedRows([batch.row_length], batch.tokens)
+        return ShuffledBatches(self.ids("train"), layout, seed=seed)
 
     def batches(self, split: str) -> FixedWindows | SortedBatches[PackedBatch]:
         """As in `Task`."""
-        ids, batch = self.ids(split), self.config.batch
+        batch = self.config.batch
         if self.source.is_running:
-            size = min(EVALUATED_ROWS, -(-len(ids.ids) // batch.row_length))
-            return FixedWindows(ids.ids, context=batch.row_length, size=size)
-        return SortedBatches(ids, PackedRows([batch.row_length], batch.tokens))
+            ids = self._running(split)
+            size = min(EVALUATED_ROWS, -(-len(ids) // batch.row_length))
+            return FixedWindows(ids, context=batch.row_length, size=size)
+        return SortedBatches(self.ids(split), PackedRows([batch.row_length], batch.tokens))
 
-    def _fitting(self, split: str) -> tuple[Examples, Ids]:
-        examples, ids = super()._fitting(split)
-        context = self.config.batch.row_length
-        if self.source.is_running and len(ids.ids) <= context:
+    def _running(self, split: str) -> np.ndarray:
+        """Return the ids of a running text that is longer than a row."""
+        ids, context = self.ids(split).ids, self.config.batch.row_length
+        if len(ids) <= context:
             raise UsageError(
-                f"the {split} split has {len(ids.ids)} characters: batch.row_length={context} "
-                f"needs at least {context + 1}"
+                f"the {split} split has {len(ids)} characters: batch.row_length={context} needs "
+                f"at least {context + 1}"
             )
-        if not self.source.is_running and (longest := ids.lengths.max()) > context:
-            raise UsageError(
-                f"the {split} split has an example of {longest} positions: raise "
-                f"batch.row_length={context}"
-            )
-        return examples, ids
+        return ids
 
     def loss(
         self, model: LanguageModel, batch: TextBatch | PackedBatch, rng: Array | None
@@ -110,40 +113,145 @@ class LanguageModeling(Task[TextBatch | PackedBatch]):
         objective = self.objective(training=rng is not None)
         return objective(output.logits, batch.labels, batch.counted), output.losses
 
-    @cached_property
-    def writer(self) -> TextGenerator:
-        """Continues a text, as `config.decoding` describes it."""
-        return TextGenerator(
-            self.learner.definition,
-            self.tokenizers.source,
-            self.config,
-            begin=() if self.source.is_running else (BOS,),
-        )
+    @property
+    def begin(self) -> tuple[int, ...]:
+        """Ids before each prompt; texts that have a begin have an end too."""
+        return () if self.source.is_running else (BOS,)
 
     def read(self, line: str) -> Sentence:
-        """Read a prompt."""
-        return self.writer.read(line)
+        """Read a prompt; one without room for its continuation is a ValueError."""
+        sentence = self._sentence(line)
+        self._prompt_size(sentence)
+        return sentence
 
-    def answers(self, state: TrainState, inputs: Sequence[Sentence]) -> Iterable[Prediction]:
+    def _sentence(self, line: str) -> Sentence:
+        if self.begin and not line.strip():
+            return Sentence([], text=line)
+        return read_sentence(self.tokenizers.source, line, longest=self.config.model.max_length)
+
+    def answers(self, state: TrainState, inputs: Sequence[Sentence]) -> Iterator[Prediction]:
         """Continue each prompt."""
-        return (self.writer.predict(state.parameters, prompt) for prompt in inputs)
+        for sentence in inputs:
+            prompt = sentence.text.strip() if self.begin else sentence.text  # as it is read
+            answer = continuation(prompt, *self._arguments(state, sentence))
+            yield answer._replace(note=sentence.note(self.tokenizers.source))
+
+    def _arguments(
+        self, state: TrainState, sentence: Sentence
+    ) -> tuple[nnx.Module, list[int], dict[str, Any]]:
+        """Return model, ids and options of `generate`."""
+        ids = [*self.begin, *sentence.ids]
+        options = sampling(self.config.decoding) | {
+            "max_tokens": self.config.decoding.max_tokens,
+            "stop": EOS if self.begin else (),
+            "tokenizer": Continuation(self.tokenizers.source, tuple(ids)),
+            "buckets": (self._prompt_size(sentence),),
+            "compile": compiled,
+        }
+        return self._model(state), ids, options
+
+    def _model(self, state: TrainState) -> nnx.Module:
+        parameters = gather_to_host(one_copy(state.parameters))
+        return nnx.merge(self.learner.definition, parameters)
+
+    def _prompt_size(self, sentence: Sentence) -> int:
+        """Return the length that prompts are padded to; a longer one is a ValueError."""
+        longest, kind = self.config.model.max_length, self.config.model.positions
+        # Without a table of positions, older tokens leave the cache.
+        more = self.config.decoding.max_tokens if POSITIONS[kind].embed is not None else 0
+        length = len(self.begin) + len(sentence.ids)
+        if length + more > longest:
+            raise ValueError(
+                f"a prompt of {length} tokens and {more} more need {length + more} positions, and "
+                f"the model has {longest}: shorten it, or lower decoding.max_tokens"
+            )
+        return longest - more
 
     def example(self, state: TrainState, source: str, target: str | None = None) -> Example:
         """As in `Task`; if the target is None, the most probable tokens continue the text."""
-        sentence = self.writer.read(source, max_tokens=0)
-        ids = self.writer.ids(state.parameters, sentence, CONTINUED if target is None else 0)
-        begin, labels = len(self.writer.begin), [*map(self.tokenizers.source.token, ids)]
-        for place, word in sentence.unknown.items():
-            labels[begin + place] = word
+        sentence, begin = self._sentence(source), [SPECIALS[number] for number in self.begin]
+        ids, tokenizer = [*self.begin, *sentence.ids], self.tokenizers.source
+        room = self.config.model.max_length - len(ids)
+        room = min(CONTINUED, self.config.decoding.max_tokens, room)
+        more = [] if target is not None or not room else self.greedy_ids(state, ids, room)
         return Example(
-            {"decoder": np.array(ids)},
-            {"decoder": labels},
-            {"decoder": (begin, 0)},
-            unknown={"decoder": [begin + place for place in sentence.unknown]},
-            continuation=len(ids) - begin - len(sentence.ids),
+            {"decoder": np.array([*ids, *more])},
+            {"decoder": [*begin, *sentence.tokens(tokenizer), *map(tokenizer.token, more)]},
+            {"decoder": (len(begin), 0)},
+            unknown={"decoder": [len(begin) + place for place in sentence.unknown]},
+            continuation=len(more),
         )
+
+    def greedy_ids(self, state: TrainState, ids: list[int], max_tokens: int) -> list[int]:
+        """Return the most probable ids that continue a prompt."""
+        stop, size = EOS if self.begin else (), self.config.model.max_length - max_tokens
+        output = generate(
+            self._model(state),
+            [ids],
+            max_tokens=max_tokens,
+            stop=stop,
+            buckets=(size,),
+            compile=compiled,
+        )
+        return output.tokens[0, : int(output.lengths[0])].tolist()
 
     def sample(self, state: TrainState) -> str:
         """Write a text from nothing, or from its first character."""
         prompt = self.tokenizers.source.token(0) if self.source.is_running else ""
-        return "".join(islice(self.writer(state.parameters, self.writer.read(prompt)), SAMPLED))
+        (answer,) = self.predict(state, [prompt or " "])
+        return "".join(islice(answer.text, 1, 1 + SAMPLED))
+
+
+def sampling(config: SamplingPart) -> dict[str, Any]:
+    """Return strategy and random key; top_k=0 and min_p=0 mean none."""
+    if config.strategy == "greedy":
+        return {"strategy": Greedy(), "rng": None}
+    strategy = Sample(
+        temperature=config.temperature,
+        top_k=config.top_k or None,
+        top_p=None if config.top_p == 1 else config.top_p,
+        min_p=config.min_p or None,
+    )
+    return {"strategy": strategy, "rng": jax.random.key(config.seed)}
+
+
+def continuation(
+    prompt: str, model: nnx.Module, ids: list[int], options: dict[str, Any]
+) -> Prediction:
+    """Return a prompt and its continuation, which is generated when it is used.
+
+    The details are its text and the probability of each of its tokens.
+    """
+
+    def details() -> dict[str, Any]:
+        output = generate(model, [ids], **options)
+        log_probs = output.log_probs[0, : int(output.lengths[0])]
+        probabilities = [math.exp(number) for number in log_probs]
+        return {"prompt": prompt, "text": output.text[0], "probabilities": probabilities}
+
+    def pieces() -> Iterator[str]:
+        yield prompt
+        if isinstance(options["strategy"], Beam):
+            yield details()["text"]
+        else:
+            yield from stream(model, ids, **options)
+
+    return Prediction(pieces(), details)
+
+
+class Continuation(NamedTuple):
+    """Decodes what follows a prompt, which may begin with a blank or inside of a word.
+
+    Attributes:
+        tokenizer: of the model.
+        prompt: its ids.
+    """
+
+    tokenizer: Tokenizer
+    prompt: tuple[int, ...]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Return the text that the ids add to the prompt."""
+        before, text = (self.tokenizer.decode([*self.prompt, *more]) for more in ((), ids))
+        # Bytes that are no text may change those before them.
+        return text[len(before) :] if text.startswith(before) else self.tokenizer.decode(ids)

@@ -13,18 +13,17 @@ from jax import Array
 from attention.modules import MaskedLanguageModel
 from attention.primitives import masks
 from experiments.analysis.collect import Example
-from experiments.analysis.senses import SenseVectors, check_senses, sense_accuracy
+from experiments.analysis.senses import sense_scores
 from experiments.config.parts import EncoderModel, LabelTrainPart, SentenceBatchPart
 from experiments.data.masking import MaskedBatch, MaskedBatches
 from experiments.data.packing import Batch
 from experiments.data.pipeline import Buckets, ShuffledBatches, SortedBatches
 from experiments.data.tokenizers import EOS, SPECIALS, EncodedExamples, EncodedPair
-from experiments.data.toy_language.phenomena import occurrences
 from experiments.learner import TrainState
 from experiments.losses import TokenLosses
 from experiments.registry import TaskParts, task
-from experiments.tasks.prediction import Choice, Prediction, Sentence, read_sentence
-from experiments.tasks.task import Measured, Task
+from experiments.tasks.prediction import Prediction, Sentence, read_sentence
+from experiments.tasks.task import Task
 
 SAMPLED = 3  # sentences of a sample
 BEST = 5  # words that are listed for a gap
@@ -42,7 +41,7 @@ BEST = 5  # words that are listed for a gap
 class MaskedLanguageModeling(Task[MaskedBatch]):
     """An encoder that reads the sources of examples, with gaps in them."""
 
-    test_splits = ("test",)
+    only_test = True
 
     @property
     def gap(self) -> int:
@@ -59,8 +58,6 @@ class MaskedLanguageModeling(Task[MaskedBatch]):
 
     def training_batches(self) -> MaskedBatches:
         """Shuffled batches with new gaps in each epoch."""
-        if self.source.has_phenomena:
-            check_senses(self.examples("train"), self.examples("test"))
         lengths, seed = self.config.batch.bucket_lengths, self.config.seed
         batches = ShuffledBatches(self.ids("train"), self._layout(*lengths), seed=seed)
         return MaskedBatches(batches, self.gap, seed)
@@ -78,21 +75,19 @@ class MaskedLanguageModeling(Task[MaskedBatch]):
         objective = self.objective(training=rng is not None)
         return objective(output.logits, batch.labels, batch.counted), output.losses
 
-    def measure(self, state: TrainState, split: str) -> Measured:
+    def measure(
+        self, state: TrainState, split: str
+    ) -> tuple[dict[str, dict[str, Any]], Sequence[str]]:
         """Measure the gaps, and on the test split of toy data the senses of words."""
         scores = {split: self.losses(state, split)}
         if self.source.has_phenomena and split == "test":
-            train, test = (self.senses(state, part) for part in ("train", "test"))
-            scores["senses"] = sense_accuracy(train, test)
-        return Measured(scores)
 
-    def senses(self, state: TrainState, split: str) -> SenseVectors:
-        """Return the vector of each occurrence of a word that has several senses."""
-        words, ids = occurrences(self.examples(split)), self.ids(split)
-        numbers = sorted({word.sentence for word in words})
-        features = self._rows(self._encode, state, [ids[number] for number in numbers])
-        of_sentence = dict(zip(numbers, features, strict=True))
-        return SenseVectors.of(words, [of_sentence[word.sentence][word.place] for word in words])
+            def encode(part: str, numbers: Sequence[int]) -> list[np.ndarray]:
+                sentences = [self.ids(part)[number] for number in numbers]
+                return self._rows(self._encode, state, sentences)
+
+            scores["senses"] = sense_scores(self.examples, encode)
+        return scores, ()
 
     @cached_property
     def _encode(self) -> Callable[..., Any]:
@@ -150,13 +145,10 @@ class MaskedLanguageModeling(Task[MaskedBatch]):
             if number == self.gap:
                 names = [tokenizer.decode([word + len(SPECIALS)]).strip() for word in words[place]]
                 ranked = zip(names, probabilities[place].tolist(), strict=True)
-                choices.append(Choice(place, [*ranked]))
-        best = iter([choice.candidates[0][0] for choice in choices])
+                choices.append((place, [*ranked]))
+        best = iter([ranked[0][0] for _, ranked in choices])
         text = re.sub("_+", lambda _: next(best), sentence.text)
-        gaps = [
-            [{"word": word, "probability": p} for word, p in choice.candidates]
-            for choice in choices
-        ]
+        gaps = [[{"word": word, "probability": p} for word, p in ranked] for _, ranked in choices]
         details = {"text": text, "gaps": gaps}
         return Prediction([text], lambda: details, sentence.note(tokenizer), choices=choices)
 
@@ -173,14 +165,8 @@ class MaskedLanguageModeling(Task[MaskedBatch]):
         )
 
     def sample(self, state: TrainState) -> str:
-        """Fill a gap in the middle of a few validation sentences."""
-        lines = []
-        for example in self.examples("validation")[:SAMPLED]:
-            if not (words := example.source.split()):
-                continue
-            middle = len(words) // 2
-            line = " ".join([*words[:middle], "_", *words[middle + 1 :]])
-            (answer,) = self.predict(state, [line])
-            text = "".join(answer.text) or answer.error
-            lines += [f"  {line}", f"  → {text} (was {words[middle]})"]
-        return "\n".join(lines)
+        """Fill a gap in place of the first word of a few validation sentences."""
+        sources = [example.source for example in self.examples("validation")[:SAMPLED]]
+        gapped = [re.sub(r"\S+", "_", source, count=1) for source in sources]
+        lines = zip(sources, self.predict(state, gapped), strict=True)
+        return "\n".join(f"  {source}\n  → {''.join(filled.text)}" for source, filled in lines)

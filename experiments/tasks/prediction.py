@@ -1,8 +1,6 @@
-"""Predictions: how a model reads what a person types, and how its answers are printed."""
+"""Predictions: how a model reads what a person types, and its answers."""
 
-import json
 import re
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import takewhile
@@ -20,18 +18,6 @@ EDGES = re.compile(r"(\W*)(.*\w)?(.*)", re.DOTALL)  # signs, a word, signs
 SIMILAR = 0.8  # least similarity of a known word that is suggested, as in `difflib`
 
 
-class Choice(NamedTuple):
-    """What an encoder may answer at a position of its input.
-
-    Attributes:
-        place: among the labels of `Task.example`; None for an answer about the whole input.
-        candidates: answers with their probabilities, the most probable first.
-    """
-
-    place: int | None
-    candidates: Sequence[tuple[str, float]]
-
-
 class Prediction(NamedTuple):
     """The answer of a model to one line.
 
@@ -40,14 +26,15 @@ class Prediction(NamedTuple):
         details: returns the answer as JSON values, with probabilities; called for JSON alone.
         note: a sentence for standard error, such as a list of unknown words; "" for none.
         error: the reason why there is no answer; "" if there is one.
-        choices: of an encoder, which chooses each part of its answer by itself.
+        choices: of an encoder: for each place among the labels of `Task.example`, or None for the
+            whole input, answers with their probabilities, the most probable first.
     """
 
     text: Iterable[str] = ()
     details: Callable[[], Mapping[str, Any]] = dict
     note: str = ""
     error: str = ""
-    choices: Sequence[Choice] = ()
+    choices: Sequence[tuple[int | None, Sequence[tuple[str, float]]]] = ()
 
 
 def predictions(
@@ -57,64 +44,32 @@ def predictions(
 ) -> Iterator[Prediction]:
     """Yield the prediction of each line; it is empty for a blank line that cannot be read.
 
-    Args:
-        lines: as a person typed them.
-        read: converts a line to an input of the model, or raises a ValueError in one sentence.
-        answer: returns the predictions of inputs.
+    `read` converts a line to an input of the model, or raises a ValueError in one sentence.
     """
-
-    def convert(line: str) -> Any:  # noqa: ANN401 - an input, or a prediction without an answer
-        if REPLACEMENT in line:
-            return Prediction(error="the line has bytes that are no UTF-8")
+    inputs, errors = [], {}
+    for number, line in enumerate(lines):
         try:
-            return read(line)
+            if REPLACEMENT in line:
+                raise ValueError("the line has bytes that are no UTF-8")
+            inputs.append(read(line))
         except ValueError as error:
-            return Prediction(error=str(error) if line.strip() else "")
-
-    inputs = [convert(line) for line in lines]
-    answers = iter(answer([value for value in inputs if not isinstance(value, Prediction)]))
-    for value in inputs:
-        yield value if isinstance(value, Prediction) else next(answers)
-
-
-def show(groups: Iterable[Iterable[Prediction]], form: str) -> int:
-    """Print one line for each prediction, and its note or error to standard error.
-
-    Args:
-        groups: predictions of lines that came together.
-        form: "text" or "json".
-
-    Returns:
-        Number of lines without an answer because of an error.
-    """
-    failed = 0
-    every = (prediction for group in groups for prediction in group)
-    for number, prediction in enumerate(every, start=1):
-        if form == "json":
-            error = {"error": prediction.error} if prediction.error else {}
-            print(json.dumps({**prediction.details(), **error}, ensure_ascii=False), end="")
-        for piece in prediction.text if form == "text" else ():
-            print(piece, end="", flush=True)
-        print(flush=True)
-        if message := prediction.error or prediction.note:
-            print(f"line {number}: {message}", file=sys.stderr, flush=True)
-        failed += bool(prediction.error)
-    return failed
+            errors[number] = Prediction(error=str(error) if str(line).strip() else "")
+    answers = iter(answer(inputs))
+    for number in range(len(lines)):
+        yield errors[number] if number in errors else next(answers)
 
 
 class Sentence(NamedTuple):
-    """A sentence as a model reads it.
+    """A sentence, or an image, as a model reads it.
 
     Attributes:
-        ids: of its tokens.
+        ids: of its tokens; or the image.
         unknown: words that the vocabulary lacks, by their places in `ids`.
-        placeholder: the known word that is read in place of each.
         text: as it was typed.
     """
 
-    ids: list[int]
+    ids: Any
     unknown: Mapping[int, str] = {}
-    placeholder: str = ""
     text: str = ""
 
     def note(self, tokenizer: Tokenizer, *, is_copied: bool = False) -> str:
@@ -125,7 +80,7 @@ class Sentence(NamedTuple):
         for word in self.unknown.values():
             near = get_close_matches(word, tokenizer.vocabulary.ids, n=1, cutoff=SIMILAR)
             words.append(repr(word) + "".join(f" (similar to {known!r})" for known in near))
-        verb = "copied" if is_copied else f"read as {self.placeholder!r}"
+        verb = "copied" if is_copied else f"read as {placeholder(tokenizer.vocabulary)!r}"
         return f"not in the vocabulary, {verb}: {', '.join(words)}"
 
     def tokens(self, tokenizer: Tokenizer) -> list[str]:
@@ -143,16 +98,10 @@ def read_sentence(
     punctuation and symbols are split off, unknown punctuation is left out, and an unknown word or
     symbol, such as an emoji, is replaced by a placeholder.
 
-    Args:
-        tokenizer: of the model.
-        text: a line.
-        longest: number of tokens that the model reads.
-        gap: the id of each `_`, also of several without a space; None if these are text.
-
-    Raises:
-        ValueError: a text without a token, one that is too long, or an unknown character.
+    A text of more than `longest` tokens, or of none, is a ValueError. `gap` is the id of each `_`,
+    also of several without a space; if it is None, these are text.
     """
-    ids, unknown, name = [], {}, ""
+    ids, unknown = [], {}
     for number, part in enumerate([text] if gap is None else re.split("_+", text)):
         if number:
             ids.append(gap)
@@ -168,7 +117,7 @@ def read_sentence(
         raise ValueError("the line has no word" if text.strip() else "the line is empty")
     if len(ids) > longest:
         raise ValueError(f"the line has {len(ids)} tokens, and the model reads at most {longest}")
-    return Sentence(ids, unknown, name, text)
+    return Sentence(ids, unknown, text)
 
 
 def word_numbers(tokenizer: Tokenizer, text: str) -> list[int]:
@@ -196,10 +145,10 @@ def _split(tokenizer: WordTokenizer, text: str) -> Iterator[str]:
 
 def _signs(known: Mapping[str, int], text: str) -> Iterator[str]:
     """Yield the known signs of a text, and what is neither punctuation nor invisible."""
-    parts = (
-        f" {sign} " if sign in known else " " if category(sign)[0] == "P" else sign for sign in text
-    )
-    for run in "".join(parts).split():
+    spaced = ""
+    for sign in text:
+        spaced += f" {sign} " if sign in known else " " if category(sign)[0] == "P" else sign
+    for run in spaced.split():
         if any(category(sign) not in ("Cc", "Cf") for sign in run):
             yield run
 
@@ -207,10 +156,8 @@ def _signs(known: Mapping[str, int], text: str) -> Iterator[str]:
 def read_image(path: str, shape: tuple[int, int, int]) -> np.ndarray:
     """Read an image file as float32 `[height, width, channels]` from 0 (black) to 1 (white).
 
-    Nothing is inverted: for a model of `digits`, whose ink is 1, ink must be white on black.
-
-    Raises:
-        ValueError: a file that is no image, or an image of another size or of more than 8 bits.
+    Nothing is inverted: for a model of `digits`, whose ink is 1, ink must be white on black. An
+    image of another size, or of more than 8 bits, is a ValueError.
     """
     try:
         with Image.open(expanduser(path.strip())) as image:

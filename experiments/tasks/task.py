@@ -1,14 +1,13 @@
 """What a task has to define, and what is the same for all of them."""
 
 import math
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import compress
 from pathlib import Path
-from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import jax
 import numpy as np
@@ -44,12 +43,12 @@ from experiments.losses import Objective, TokenLosses, objective
 from experiments.registry import DATASETS, EVALUATORS, LOSSES, TaskParts
 from experiments.scores import answer_scores
 from experiments.sharding import context_options
-from experiments.tasks.prediction import Prediction, predictions
+from experiments.tasks.prediction import Prediction, predictions, read_sentence
 from experiments.workdir import Workdir
 
+SAMPLED = 3  # examples of a sample
 SHOWN = 32  # tokens of a long text that are shown
 TRIED = 8  # references that metrics compare with themselves before the first step
-LARGEST_EXPONENT = math.log(sys.float_info.max)  # of a float
 TEXTS = {"text", "characters"}  # kinds of examples without a target
 
 Batch = TypeVar("Batch")
@@ -57,33 +56,23 @@ Examples = TextStore | ImageStore
 Ids = IdStore | EncodedExamples[EncodedPair]
 
 
-class Measured(NamedTuple):
-    """Scores of a split.
-
-    Attributes:
-        scores: of the split, and of parts of it, by name.
-        answers: one line for each example, if the task writes text.
-    """
-
-    scores: dict[str, dict[str, Any]]
-    answers: Sequence[str] | None = None
-
-
 class Task(ABC, Generic[Batch]):
     """Data, model, loss, metrics and answers of a config.
 
-    A task defines `model`, `training_batches`, `batches`, `loss` and `sample`; `read` and `answers`
-    for predictions; `example` and `attended` to be explained. Nothing is read and no parameter is
-    allocated before it is used.
+    Nothing is read and no parameter is allocated before it is used.
 
     Attributes:
         parts: types of the config, as it was registered.
         sides: of an example that have tokens: 0 is the source, 1 the target.
         ends: number of tokens that the model reads after each text.
+        only_test: whether other test splits than "test" are not measured.
+        has_perplexity: whether the loss is that of a distribution over tokens.
         config: of the run.
         source: the dataset.
         tokenizers: of both sides.
         splits: the data as it was read.
+        test_splits: splits that a trained model is measured on.
+        known_splits: all splits that are read.
         objective: `(*, training) -> (logits, labels, counts) -> TokenLosses`, for the loss that
             `train.loss` names; see `experiments.losses.objective`.
     """
@@ -91,15 +80,19 @@ class Task(ABC, Generic[Batch]):
     parts: ClassVar[TaskParts]
     sides: ClassVar[tuple[int, ...]] = (0,)
     ends: ClassVar[int] = 1
+    only_test: ClassVar[bool] = False
+    has_perplexity: ClassVar[bool] = True
 
     def __init__(
         self, config: Config, tokenizers: Tokenizers, splits: Splits | None = None
     ) -> None:
-        """Create a task; `prepare` and `load` are what is usually called."""
+        """Take the config of a run, tokenizers, and data that need not be read yet."""
         self.config = config
         self.source = DATASETS[config.data.name].source
         self.tokenizers = tokenizers
         self.splits = splits
+        self.test_splits = ("test",) if self.only_test else self.source.tests
+        self.known_splits = ("train", "validation", *self.test_splits)
         loss = LOSSES[getattr(config.train, "loss", "cross_entropy")]
         self.objective: Callable[..., Objective] = partial(objective, loss, config.train)
         self._prepared: dict[str, tuple[Examples, Ids]] = {}
@@ -115,9 +108,6 @@ class Task(ABC, Generic[Batch]):
         """Read the training data, learn its tokens, and count the steps of `train.duration`.
 
         A run in `workdir` that was started from another, and has a checkpoint, keeps its tokens.
-
-        Raises:
-            UsageError: data that cannot be read or learned from.
         """
         splits = cls._splits(config, cache, map_function)
         if config.train.start_from and workdir and workdir.newest_step():
@@ -141,11 +131,7 @@ class Task(ABC, Generic[Batch]):
 
     @classmethod
     def learn_tokenizers(cls, config: Config, train: Examples, cache: Path) -> Tokenizers:
-        """Learn the tokens of the training data, or load those of the run in `train.start_from`.
-
-        Raises:
-            UsageError: that run has tokens of another kind.
-        """
+        """Learn the tokens of the training data, or load those of the run in `train.start_from`."""
         text, folder = DATASETS[config.data.name].source.text, config.train.start_from
         if not folder or not Workdir(folder).checkpoints.is_dir():
             return text.learn(config.text, train, cache, cls.sides)
@@ -173,7 +159,7 @@ class Task(ABC, Generic[Batch]):
 
     @abstractmethod
     def batches(self, split: str) -> Batches[Batch] | Iterable[Batch]:
-        """Return batches that contain every example of a split once, in a fixed order.
+        """Return batches of every example of a split once, in a fixed order.
 
         Of `Batches`, each process reads its rows alone; others are read whole.
         """
@@ -187,17 +173,14 @@ class Task(ABC, Generic[Batch]):
         Without a random key, dropout is off and plain cross-entropy is measured.
         """
 
-    @abstractmethod
-    def sample(self, state: TrainState) -> str:
-        """Show in a few lines what the model can do."""
-
     def read(self, line: str) -> Any:  # noqa: ANN401 - an input of `answers`
         """Convert a line, as a person types it, to an input of `answers`, or raise a ValueError."""
-        raise UsageError(f"--mode=predict needs methods read and answers of {type(self).__name__}")
+        longest = self.config.model.max_length - self.ends
+        return read_sentence(self.tokenizers.source, line, longest=longest)
 
     def answers(self, state: TrainState, inputs: Sequence[Any]) -> Iterable[Prediction]:
         """Return the prediction of each input."""
-        raise NotImplementedError
+        raise UsageError(f"--mode=predict needs the method answers of {type(self).__name__}")
 
     def predict(self, state: TrainState, lines: Sequence[Any]) -> Iterator[Prediction]:
         """Answer each line in the terms of the task, in order; lines may be images."""
@@ -254,9 +237,7 @@ class Task(ABC, Generic[Batch]):
     def check(self) -> None:
         """Check before the first step what would fail after it; nothing is written.
 
-        Raises:
-            UsageError: an example of any split that has no room, a metric or an evaluator that
-                cannot be computed, or a monitored value that no evaluator returns.
+        An example that has no room, or an unknown `train.monitor`, is a UsageError.
         """
         for split in self.known_splits:
             self.ids(split)
@@ -265,44 +246,47 @@ class Task(ABC, Generic[Batch]):
         train, learner = self.config.train, self.learner
         references = [example.target for example in self.examples("validation")[:TRIED]]
         self.answer_scores(references, "validation", getattr(self.config.decoding, "metrics", ()))
-        metrics = [name for name in train.evaluators if name not in EVALUATORS]
-        values = self.answer_scores(references, "validation", metrics)
-        if len(metrics) < len(train.evaluators):
-            values |= self._evaluated(learner.initial_state())
-        known = [name for name, value in values.items() if not isinstance(value, str)]
-        if train.monitor not in (*MONITORED, *known):
+        state = learner.initial_state() if {*train.evaluators} & {*EVALUATORS} else None
+        values = self.evaluated(state, references)
+        if train.monitor not in (*MONITORED, *values):
             batch, shapes = next(iter(self.batches("validation"))), learner.abstract_state
             losses = jax.eval_shape(learner.evaluate_step, shapes.parameters, batch)
             with as_usage_errors():
-                one_of("train.monitor", train.monitor, (*MONITORED, *losses.auxiliary, *known))
+                one_of("train.monitor", train.monitor, (*MONITORED, *losses.auxiliary, *values))
 
     def validate(self, state: TrainState) -> dict[str, float]:
         """Measure the validation split in training: losses, and the numbers of the evaluators."""
-        values: dict[str, Any] = self.learner.losses(state.parameters, self._validation)
+        losses = self.learner.losses(state.parameters, self.batches("validation"))
+        return losses | self.evaluated(state)
+
+    def evaluated(
+        self, state: TrainState | None, answers: Sequence[str] | None = None
+    ) -> dict[str, float]:
+        """Return the numbers of `train.evaluators`; the answers are generated if they are None."""
+        values: dict[str, Any] = {}
         if metrics := [name for name in self.config.train.evaluators if name not in EVALUATORS]:
-            answers = self.answer_split(state, "validation")
+            answers = self.answer_split(state, "validation") if answers is None else answers
             values |= self.answer_scores(answers, "validation", metrics)
-        values |= self._evaluated(state)
-        return {name: value for name, value in values.items() if not isinstance(value, str)}
-
-    @cached_property
-    def _validation(self) -> Iterable[Batch]:
-        batches = self.batches("validation")
-        return batches if isinstance(batches, Batches) else [*batches]
-
-    def _evaluated(self, state: TrainState) -> dict[str, float]:
-        """Return the numbers of the evaluators that are no metrics."""
-        values = {}
         for name in self.config.train.evaluators:
-            if name in EVALUATORS:
-                for key, value in EVALUATORS[name](self, state).items():
-                    if not isinstance(value, str):
-                        values[key] = float(value)
-        return values
+            values |= EVALUATORS[name](self, state) if name in EVALUATORS else {}
+        return {name: float(value) for name, value in values.items() if not isinstance(value, str)}
 
-    def answer_split(self, state: TrainState, split: str) -> Sequence[str]:
-        """Return the answer to each example of a split, for tasks with `decoding.metrics`."""
-        raise NotImplementedError
+    def answer_split(
+        self, state: TrainState, split: str, number: int | None = None
+    ) -> Sequence[str]:
+        """Return the answer to each example of a split, or to the first ones."""
+        sources = [example.source for example in self.examples(split)[:number]]
+        return ["".join(prediction.text) for prediction in self.predict(state, sources)]
+
+    def sample(self, state: TrainState) -> str:
+        """Show in a few lines what the model can do: its answers beside the references."""
+        lines, examples = [], self.examples("validation")[:SAMPLED]
+        answers = self.answer_split(state, "validation", SAMPLED)
+        for (source, target, _), answer in zip(examples, answers, strict=True):
+            mark = "=" if answer == target else "≠"
+            lines += [] if self.source.has_images else [f"  {source}"]
+            lines += [f"  → {answer}", f"  {mark} {target}"]
+        return "\n".join(lines)
 
     def answer_scores(
         self, answers: Sequence[str], split: str, metrics: Sequence[str]
@@ -312,33 +296,22 @@ class Task(ABC, Generic[Batch]):
         tokenized = getattr(self.config.data, "tokenized", False)
         return answer_scores(metrics, answers, references, tokenized=tokenized)
 
-    def measure(self, state: TrainState, split: str) -> Measured:
-        """Measure a model on a split."""
-        return Measured({split: self.losses(state, split)})
+    def measure(
+        self, state: TrainState, split: str
+    ) -> tuple[dict[str, dict[str, Any]], Sequence[str]]:
+        """Return the scores of a split, and of parts of it, by name; and its answers, if any."""
+        return {split: self.losses(state, split)}, ()
 
     def losses(self, state: TrainState, split: str) -> dict[str, float]:
         """Return loss, accuracy and perplexity of a split."""
         losses = self.learner.losses(state.parameters, self.batches(split))
-        return losses | perplexity("perplexity", losses["nll"])
+        return losses | (perplexity("perplexity", losses["nll"]) if self.has_perplexity else {})
 
     def artifacts(self, state: TrainState, workdir: Workdir) -> None:
         """Write more about a trained model, such as pictures, after the test split was measured."""
 
-    @property
-    def test_splits(self) -> tuple[str, ...]:
-        """Splits that a trained model is measured on."""
-        return self.source.tests
-
-    @property
-    def known_splits(self) -> tuple[str, ...]:
-        """Splits that are read."""
-        return ("train", "validation", *self.test_splits)
-
     def first_examples(self, split: str, number: int) -> list[SentencePair]:
-        """Return the first examples of a split, as they are shown to people.
-
-        Of texts that may be longer than the model reads, these are the first tokens of pieces.
-        """
+        """Return the first examples of a split, as people read them: of long texts the begins."""
         if not (self.source.is_running or self.source.may_split):
             return self.examples(split)[:number]
         ids, tokenizer = self.ids(split), self.tokenizers.source
@@ -361,23 +334,22 @@ class Task(ABC, Generic[Batch]):
     def _prepare(self, split: str) -> tuple[Examples, Ids]:
         if split not in self._prepared:
             with as_usage_errors(f"the {split} split: "):  # an unknown word
-                self._prepared[split] = self._fitting(split)
+                self._prepared[split] = self._read(split)
         return self._prepared[split]
 
-    def _fitting(self, split: str) -> tuple[Examples, Ids]:
-        examples, map_function = self.splits[split], self.splits.map_function
-
-        def ids(texts: TextStore, most: int | None = None) -> IdStore:
-            return store_ids(self.splits.cache, texts, self.tokenizers, most, map_function)
-
+    def _read(self, split: str) -> tuple[Examples, Ids]:
+        examples, cache = self.splits[split], self.splits.cache
         if self.source.has_images:
             return examples, EncodedExamples(map(self.tokenizers.encode, examples))
+        ids = partial(
+            store_ids, cache, tokenizers=self.tokenizers, map_function=self.splits.map_function
+        )
         longest = getattr(self.config.model, "max_length", None)
         if longest is None or self.source.is_running:
             return examples, ids(examples)
-        room = getattr(self.config.batch, "row_length", 0) or longest
+        room = min(getattr(self.config.batch, "row_length", 0) or longest, longest)
         if self.source.may_split:
-            return examples, ids(examples, room - self.ends)
+            return examples, ids(examples, max_ids=room - self.ends)
         stored = ids(examples)
         lengths = stored.lengths.max(axis=1) - 1 + self.ends
         may_drop = split == "train" and hasattr(self.config.data, "faults")
@@ -387,9 +359,8 @@ class Task(ABC, Generic[Batch]):
             if not fits.any():
                 raise UsageError(f"no pair of the train split is left: all have {what}")
             name = f"{stored.path.name} without {what}"
-            examples = store_text(self.splits.cache, partial(compress, examples, fits), name)
-            stored = ids(examples)
-            lengths = lengths[fits]
+            examples = store_text(cache, partial(compress, examples, fits), name)
+            return examples, ids(examples)
         if lengths.max() > longest:
             text = examples[int(lengths.argmax())].source
             raise UsageError(
@@ -402,4 +373,7 @@ class Task(ABC, Generic[Batch]):
 
 def perplexity(name: str, nll: float) -> dict[str, float]:
     """Return a perplexity by its name, {} if it is more than a float holds."""
-    return {} if nll > LARGEST_EXPONENT else {name: math.exp(nll)}
+    try:
+        return {name: math.exp(nll)}
+    except OverflowError:
+        return {}

@@ -1,14 +1,16 @@
 """Translation, and every other task from a sequence to a sequence."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax import Array
 
-from attention.decoding import StoppingCriteria
+from attention.decoding import GNMT, Beam, GenerationOutput, Greedy, generate
 from attention.modules import EncoderDecoder, Output, RecurrentEncoderDecoder
 from attention.modules.context import add_losses
 from attention.modules.layers import split_rng
@@ -16,7 +18,6 @@ from attention.primitives import masks
 from experiments.analysis.attribution import Explainer
 from experiments.analysis.collect import Example
 from experiments.analysis.figures import maps_figure, save
-from experiments.config import Config
 from experiments.config.parts import (
     EncoderDecoderModel,
     LabelTrainPart,
@@ -26,7 +27,6 @@ from experiments.config.parts import (
 )
 from experiments.data.packing import Batch, PackedPairs, row_lengths
 from experiments.data.pipeline import Buckets, PackedRows, ShuffledBatches, SortedBatches
-from experiments.data.source import Splits
 from experiments.data.subwords import PairDropout
 from experiments.data.tokenizers import (
     BOS,
@@ -35,21 +35,22 @@ from experiments.data.tokenizers import (
     SPECIALS,
     EncodedExamples,
     EncodedPair,
-    Tokenizers,
 )
 from experiments.data.toy_language.phenomena import by_phenomenon
 from experiments.errors import UsageError
+from experiments.files import split_lines
 from experiments.learner import TrainState
 from experiments.losses import TokenLosses, tiled_token_losses
 from experiments.registry import TaskParts, task
+from experiments.tasks.by_rows import by_rows
 from experiments.tasks.prediction import Prediction, Sentence, read_sentence, word_numbers
-from experiments.tasks.task import Measured, Task, perplexity
-from experiments.tasks.translator import Hypothesis, Translator
+from experiments.tasks.task import Task, perplexity
 from experiments.workdir import Workdir
 
 ARCHITECTURES = {"transformer": EncoderDecoder, "recurrent": RecurrentEncoderDecoder}
 REDRAWN = 8_192  # examples that subword dropout segments at once, some seconds before they are used
-SAMPLED = 3  # sentences of a sample
+LOW_CONFIDENCE = 0.5  # a translation below it is marked
+SHORTEST = 32  # tokens: shorter sources are padded rather than compiled for
 DRAWN = 7  # words of the sentence with a picture of its attention
 
 
@@ -68,40 +69,15 @@ class Translation(Task[Batch | PackedPairs]):
 
     sides = (0, 1)
 
-    def __init__(
-        self, config: Config, tokenizers: Tokenizers, splits: Splits | None = None
-    ) -> None:
-        """As in `Task`; raise a UsageError for more beams than target tokens."""
-        super().__init__(config, tokenizers, splits)
-        if config.decoding.num_beams > len(tokenizers.target):
-            raise UsageError(
-                f"decoding.num_beams must be at most the {len(tokenizers.target)} words of the "
-                f"target vocabulary, got {config.decoding.num_beams}"
-            )
-        self.stopping = StoppingCriteria(config.model.max_length, stop=EOS, pad=PAD)
-
-    @cached_property
-    def translator(self) -> Translator:
-        """Translates by `config.decoding`."""
-        return self.make_translator(self.stopping)
+    @property
+    def aligns(self) -> bool:
+        """Whether the model attends to the source; some recurrent ones do not."""
+        return getattr(self.config.model, "attention", "") != "none"
 
     @cached_property
     def explainer(self) -> Explainer:
         """Computes attributions of the translations of the model."""
         return Explainer(self)
-
-    def make_translator(
-        self, stopping: StoppingCriteria, decoding: SearchPart | None = None
-    ) -> Translator:
-        """Return a translator with these stopping criteria; `config.decoding` if none is given."""
-        return Translator(
-            self.learner.definition,
-            self.tokenizers,
-            decoding or self.config.decoding,
-            max_length=self.config.model.max_length,
-            stopping=stopping,
-            aligns=getattr(self.config.model, "attention", "") != "none",
-        )
 
     def model(self, rngs: nnx.Rngs) -> nnx.Module:
         """As in `Task`."""
@@ -151,19 +127,21 @@ class Translation(Task[Batch | PackedPairs]):
         sums = tiled_token_losses(model.logits, output.features, labels, labels != PAD, objective)
         return sums, output.losses
 
-    def measure(self, state: TrainState, split: str) -> Measured:
+    def measure(self, state: TrainState, split: str) -> tuple[dict[str, dict[str, Any]], list[str]]:
         """Measure loss and translations, and of the toy test split the phenomena too."""
         answers, scores = self.answer_split(state, split), self.losses(state, split)
         scores |= self.answer_scores(answers, split, self.config.decoding.metrics)
         parts: dict[str, dict[str, Any]] = {}
         if split == "test" and self.source.has_phenomena:
             parts = by_phenomenon([*self.examples(split)], answers)
-        return Measured({split: scores, **parts}, answers)
+        return {split: scores, **parts}, answers
 
-    def answer_split(self, state: TrainState, split: str) -> list[str]:
-        """As in `Task`: translate the sources of a split."""
-        sources = [pair.source for pair in self.examples(split)]
-        return self.translator(state.parameters, sources, batch_size=self.sentences_at_once)
+    def answer_split(self, state: TrainState, split: str, number: int | None = None) -> list[str]:
+        """As in `Task`; an unknown word of the data is a ValueError."""
+        encode = self.tokenizers.source.encode
+        sources = [encode(pair.source) for pair in self.examples(split)[:number]]
+        targets = self.translate_ids(state.parameters, sources, batch_size=self.sentences_at_once)
+        return [self._text(ids.tolist()) for ids in targets]
 
     def losses(self, state: TrainState, split: str) -> dict[str, float]:
         """As in `Task`, and perplexity per word where tokens are not words.
@@ -182,60 +160,48 @@ class Translation(Task[Batch | PackedPairs]):
         """As in `Task`; the target is the translation of the model if None."""
         if target is None:
             ids = [self.read(source).ids]
-            (said,) = self.translator.translate_ids(state.parameters, ids, batch_size=1)
+            (said,) = self.translate_ids(state.parameters, ids, batch_size=1)
             return self.translated(source, said)
         if not target.strip():
             return self.translated(source, [EOS])
-        longest, tokenizer = self.config.model.max_length - 1, self.tokenizers.target
-        sentence = read_sentence(tokenizer, target, longest=longest)
-        ids = [*sentence.ids, EOS]
-        tokens = [*sentence.tokens(tokenizer), tokenizer.token(EOS)]
-        example = self.translated(source, ids, tokens, word_numbers(tokenizer, target))
-        unknown = {"decoder": [1 + place for place in sentence.unknown]}
-        return example._replace(unknown=example.unknown | unknown)
+        tokenizer = self.tokenizers.target
+        written = read_sentence(tokenizer, target, longest=self.config.model.max_length - 1)
+        example, tokens = self.translated(source, [*written.ids, EOS]), written.tokens(tokenizer)
+        return example._replace(
+            labels=example.labels | {"decoder": [SPECIALS[BOS], *tokens]},
+            predicted=[*tokens, tokenizer.token(EOS)],
+            words=example.words | {"decoder": word_numbers(tokenizer, target)},
+            unknown=example.unknown | {"decoder": [1 + place for place in written.unknown]},
+        )
 
-    def translated(
-        self,
-        source: str,
-        ids: Sequence[int],
-        tokens: Sequence[str] | None = None,
-        words: Sequence[int] | None = None,
-    ) -> Example:
+    def translated(self, source: str, ids: Sequence[int]) -> Example:
         """Return what the model reads of a source, and of the ids of a translation of it.
-
-        The tokens of the translation, and the numbers of their words, follow from the ids if None.
 
         Raises:
             UsageError: a model that does not attend.
         """
-        if not self.translator.aligns:
+        if not self.aligns:
             raise UsageError("a model with model.attention='none' has no attention to explain")
         sentence, (reading, writing) = self.read(source), self.tokenizers
-        tokens = tokens or [*map(writing.token, ids)]
-        labels = [*sentence.tokens(reading), SPECIALS[EOS]], [SPECIALS[BOS], *tokens[:-1]]
-        numbers = words if words is not None else writing.word_numbers(ids[:-1])
+        tokens = [*map(writing.token, ids)]
         return Example(
             {"encoder": np.array([*sentence.ids, EOS]), "decoder": np.array([BOS, *ids[:-1]])},
-            dict(zip(("encoder", "decoder"), labels, strict=True)),
+            {
+                "encoder": [*sentence.tokens(reading), SPECIALS[EOS]],
+                "decoder": [SPECIALS[BOS], *tokens[:-1]],
+            },
             {"encoder": (0, 1), "decoder": (1, 0)},
             tokens,
-            {"encoder": word_numbers(reading, source), "decoder": numbers},
+            {
+                "encoder": word_numbers(reading, source),
+                "decoder": writing.word_numbers(ids[:-1]),
+            },
             {"encoder": [*sentence.unknown]},
         )
 
-    def sample(self, state: TrainState) -> str:
-        """Translate a few validation sentences, beside their references."""
-        lines, pairs = [], self.examples("validation")[:SAMPLED]
-        sources, size = [pair.source for pair in pairs], self.sentences_at_once
-        translations = self.translator(state.parameters, sources, batch_size=size)
-        for pair, translation in zip(pairs, translations, strict=True):
-            mark = "=" if translation == pair.target else "≠"
-            lines += [f"  {pair.source}", f"  → {translation}", f"  {mark} {pair.target}"]
-        return "\n".join(lines)
-
     def artifacts(self, state: TrainState, workdir: Workdir) -> None:
         """Draw the cross-attention of a test sentence of usual length, if the model attends."""
-        if not self.translator.aligns:
+        if not self.aligns:
             return
         pair = min(self.examples("test"), key=lambda pair: abs(len(pair.source.split()) - DRAWN))
         example = self.example(state, pair.source, pair.target)
@@ -247,31 +213,127 @@ class Translation(Task[Batch | PackedPairs]):
         links = example.token_links(pair.alignment)
         save(maps_figure(attended.maps["cross"], links=links), workdir.attention)
 
-    def read(self, line: str) -> Sentence:
-        """Read a sentence."""
-        return self.translator.read(line)
-
-    def answers(self, state: TrainState, inputs: Sequence[Sentence]) -> Iterable[Prediction]:
+    def answers(self, state: TrainState, inputs: Sequence[Sentence]) -> Iterator[Prediction]:
         """Translate sentences; unknown words are copied, if the model attends to the source."""
         # Programs for other numbers would be compiled anew, but a person waits for one sentence.
         size = 1 if len(inputs) == 1 else self.sentences_at_once
-        ranked = self.translator.hypotheses(state.parameters, inputs, batch_size=size)
-        return map(self._prediction, inputs, ranked)
-
-    def _prediction(self, sentence: Sentence, ranked: Sequence[Hypothesis]) -> Prediction:
-        tokenizer = self.tokenizers.source
-        details = {
-            "source": [*sentence.tokens(tokenizer), tokenizer.token(EOS)],
-            "unknown": [*sentence.unknown.values()],
-            "translations": [hypothesis.details() for hypothesis in ranked],
-        }
-        note = sentence.note(tokenizer, is_copied=self.translator.aligns)
-        return Prediction([best.text for best in ranked[:1]], lambda: details, note)
+        decoding, tokenizer = self.config.decoding, self.tokenizers.source
+        every = self.hypotheses(state.parameters, inputs, decoding, batch_size=size)
+        for sentence, ranked in zip(inputs, every, strict=True):
+            details = {
+                "source": [*sentence.tokens(tokenizer), tokenizer.token(EOS)],
+                "unknown": [*sentence.unknown.values()],
+                "translations": ranked,
+            }
+            note = sentence.note(tokenizer, is_copied=self.aligns)
+            texts = [best["text"] for best in ranked[:1]]
+            yield Prediction(texts, lambda details=details: details, note)
 
     @property
     def sentences_at_once(self) -> int:
         """Number of sentences that are translated together."""
         return max(1, self.config.decoding.hypotheses // self.config.decoding.num_beams)
+
+    def translate_ids(
+        self, parameters: nnx.State, sources: Sequence[Sequence[int]], *, batch_size: int
+    ) -> list[np.ndarray]:
+        """Translate lists of ids without their ends; translations that have an end contain it."""
+        options = {"buckets": lengths_for(self.config.model.max_length), "slots": batch_size}
+        output = self._generate(parameters, sources, self.config.decoding, **options)
+        return [ids[0, : n[0]] for ids, n in zip(output.tokens, output.lengths, strict=True)]
+
+    def hypotheses(
+        self,
+        parameters: nnx.State,
+        sentences: Sequence[Sentence],
+        decoding: SearchPart,
+        *,
+        batch_size: int,
+    ) -> list[list[dict[str, Any]]]:
+        """Return the best translations of each sentence, best first.
+
+        Unknown words are copied to the token that attends to them most. A model without attention
+        translates their placeholder.
+
+        Of each, the score is its log-probability, in beam search divided by the length penalty; the
+        confidence is the geometric mean of the probabilities of its tokens; the alignment is for
+        each token the index of the source token with the largest weight, [] without attention.
+        """
+        sources = [sentence.ids for sentence in sentences]
+        longest = 1 + max(map(len, sources), default=0)
+        length = min(n for n in lengths_for(self.config.model.max_length) if n >= longest)
+        options: dict[str, Any] = {"buckets": (length,), "slots": batch_size}
+        if self.aligns:
+            options |= {"returning": ("weights",), "observe": source_weights}
+        output = self._generate(parameters, sources, decoding, **options)
+        return [
+            [
+                self._hypothesis(sentence, jax.tree.map(lambda leaf, at=(row, n): leaf[at], output))
+                for n in np.flatnonzero(output.lengths[row])
+            ]
+            for row, sentence in enumerate(sentences)
+        ]
+
+    def _generate(
+        self,
+        parameters: nnx.State,
+        sources: Sequence[Sequence[int]],
+        decoding: SearchPart,
+        **options: Any,  # noqa: ANN401 - of `generate`
+    ) -> GenerationOutput:
+        """Return translations `[B, n_best, T]`."""
+        penalty = GNMT(decoding.length_penalty)
+        is_greedy = decoding.num_beams == 1
+        output = generate(
+            nnx.merge(self.learner.definition, parameters),
+            [[*source, EOS] for source in sources],
+            strategy=Greedy() if is_greedy else Beam(decoding.num_beams, decoding.n_best, penalty),
+            max_tokens=self.config.model.max_length,
+            stop=EOS,
+            start=BOS,
+            compile=by_rows,
+            **options,
+        )
+        return jax.tree.map(lambda leaf: leaf[:, None], output) if is_greedy else output
+
+    def _text(self, ids: list[int]) -> str:
+        """Return a translation in one line; a model of bytes may generate line feeds."""
+        return " ".join(split_lines(self.tokenizers.target.decode(ids)))
+
+    def with_copies(
+        self, ids: Sequence[int], weights: np.ndarray, unknown: Mapping[int, str]
+    ) -> tuple[list[str], str]:
+        """Return the tokens and the text of a translation, with copies of unknown words.
+
+        Weights of cross-attention are `[T, S]`; unknown words are by source place.
+        """
+        tokenizer = self.tokenizers.target
+        tokens = [tokenizer.token(number) for number in ids]
+        if not unknown:
+            return tokens, self._text(ids)
+        written = len(ids) - (ids[-1] == EOS)
+        copies, rest = copy_words(weights[:written, :-1], unknown)
+        tokens = [copies.get(place, token) for place, token in enumerate(tokens)]
+        return tokens, tokenizer.tokens.detokenize([*tokens[:written], *rest])
+
+    def _hypothesis(self, sentence: Sentence, output: GenerationOutput) -> dict[str, Any]:
+        valid = slice(int(output.lengths))
+        ids, log_probs = output.tokens[valid].tolist(), output.log_probs[valid]
+        weights = np.zeros((0, 0))
+        if output.observed is not None:  # without the padding of the source
+            weights = output.observed[valid, : len(sentence.ids) + 1]
+        tokens, text = self.with_copies(ids, weights, sentence.unknown if self.aligns else {})
+        confidence = float(np.exp(np.mean(log_probs)))
+        return {
+            "text": text,
+            "score": float(output.scores),
+            "confidence": confidence,
+            "is_uncertain": confidence < LOW_CONFIDENCE,
+            "ids": ids,
+            "tokens": tokens,
+            "log_probs": log_probs.tolist(),
+            "alignment": weights.argmax(axis=-1).tolist() if self.aligns else [],
+        }
 
 
 def pair_features(
@@ -301,3 +363,37 @@ def pair_features(
     writing |= {"encoder_mask": across, "rng": decoder_rng}
     decoded = model.decode(written, encoded.features, **writing, **options)
     return decoded._replace(losses=add_losses(encoded.losses, decoded.losses))
+
+
+def lengths_for(max_length: int) -> list[int]:
+    """Return the source lengths to compile for: `max_length`, its half, and so on."""
+    lengths = [max_length]
+    while lengths[0] >= 2 * SHORTEST:
+        lengths.insert(0, -(-lengths[0] // 2))
+    return lengths
+
+
+def source_weights(output: Output) -> Array:
+    """Return the mean weight of each source token, `[B, S]`, for one target token per row."""
+    means = [
+        layer["cross_attention"]["weights"].mean(axis=(-3, -2))  # over heads and the one query
+        for layer in output.attention
+        if layer.get("cross_attention") is not None
+    ]
+    return jnp.mean(jnp.stack(means), axis=0)
+
+
+def copy_words(weights: np.ndarray, words: Mapping[int, str]) -> tuple[dict[int, str], list[str]]:
+    """Align source words with target tokens, one to one, the largest weight `[T, S]` first.
+
+    A target token whose largest weight is on another word translates that one, and is kept. Returns
+    the word of each aligned target place, and the words for which no target token is left.
+    """
+    copies: dict[int, str] = {}
+    rest = dict(words)
+    free = [t for t, place in enumerate(weights.argmax(axis=-1)) if place in words]
+    pairs = [(weights[t, s], t, s) for t in free for s in words]
+    for _, target, source in sorted(pairs, key=lambda pair: -pair[0]):
+        if target not in copies and source in rest:
+            copies[target] = rest.pop(source)
+    return copies, [*rest.values()]

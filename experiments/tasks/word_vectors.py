@@ -1,6 +1,7 @@
 """Word vectors: one for each word, learned from its neighbours, whatever the sentence."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -9,21 +10,18 @@ from jax import Array
 
 from attention.modules.layers import rows, table
 from experiments.analysis.senses import (
-    SenseVectors,
-    check_senses,
     neighbour_mean,
-    sense_accuracy,
+    sense_scores,
 )
 from experiments.config.parts import SkipGramBatchPart, SkipGramModel, TrainPart
 from experiments.data.skip_grams import SkipGramBatch, SkipGramBatches
 from experiments.data.tokenizers import SPECIALS
-from experiments.data.toy_language.phenomena import occurrences
 from experiments.learner import TrainState
 from experiments.losses import TokenLosses, negative_sampling_losses
 from experiments.processes import gather_to_host
 from experiments.registry import TaskParts, task
 from experiments.tasks.prediction import Prediction, Sentence
-from experiments.tasks.task import Measured, Task
+from experiments.tasks.task import Task
 
 SHOWN = ("bank", "girl", "happy", "Africa", "sees")  # a sample lists the nearest words of these
 NEAREST = 5  # words that are listed
@@ -60,7 +58,8 @@ class SkipGram(nnx.Module):
 class WordVectors(Task[SkipGramBatch]):
     """Skip-grams with negative sampling of the sources of examples."""
 
-    test_splits = ("test",)
+    only_test = True
+    has_perplexity = False
 
     def model(self, rngs: nnx.Rngs) -> SkipGram:
         """As in `Task`."""
@@ -68,8 +67,6 @@ class WordVectors(Task[SkipGramBatch]):
 
     def training_batches(self) -> SkipGramBatches:
         """Skip-grams, drawn at random."""
-        if self.source.has_phenomena:
-            check_senses(self.examples("train"), self.examples("test"))
         return self._skip_grams("train", self.config.seed)
 
     def batches(self, split: str) -> list[SkipGramBatch]:
@@ -101,35 +98,29 @@ class WordVectors(Task[SkipGramBatch]):
         parameters = gather_to_host(state.parameters)
         return np.asarray(nnx.merge(self.learner.definition, parameters).centers[...])
 
-    def losses(self, state: TrainState, split: str) -> dict[str, float]:
-        """As in `Task`, without a perplexity: neighbours are no distribution over tokens."""
-        return self.learner.losses(state.parameters, self.batches(split))
-
-    def measure(self, state: TrainState, split: str) -> Measured:
+    def measure(
+        self, state: TrainState, split: str
+    ) -> tuple[dict[str, dict[str, Any]], Sequence[str]]:
         """Measure the loss, and on the test split of toy data the senses of words.
 
         A probe finds them from the vector of a word, and from those of its neighbours.
         """
         scores = {split: self.losses(state, split)}
         if self.source.has_phenomena and split == "test":
-            for name, window in (("word", 0), ("neighbours", self.config.batch.window)):
-                train, test = (self.senses(state, part, window) for part in ("train", "test"))
-                scores[name] = sense_accuracy(train, test)
-        return Measured(scores)
+            vectors, window = self.vectors(state), self.config.batch.window
 
-    def senses(self, state: TrainState, split: str, window: int) -> SenseVectors:
-        """Return a vector for each occurrence of a word that has several senses.
+            def encode(part: str, numbers: Sequence[int]) -> list[np.ndarray]:
+                return [vectors[self.ids(part)[number].source] for number in numbers]
 
-        It is the vector of the word if `window` is 0, else the mean of those around it.
-        """
-        words, ids = occurrences(self.examples(split)), self.ids(split)
-        vectors = self.vectors(state)
+            def encode_neighbours(part: str, numbers: Sequence[int]) -> list[np.ndarray]:
+                return [
+                    np.stack([neighbour_mean(words, place, window) for place in range(len(words))])
+                    for words in encode(part, numbers)
+                ]
 
-        def vector(sentence: np.ndarray, place: int) -> np.ndarray:
-            return neighbour_mean(sentence, place, window) if window else sentence[place]
-
-        read = [vector(vectors[ids[word.sentence].source], word.place) for word in words]
-        return SenseVectors.of(words, read)
+            scores["word"] = sense_scores(self.examples, encode)
+            scores["neighbours"] = sense_scores(self.examples, encode_neighbours)
+        return scores, ()
 
     def read(self, line: str) -> Sentence:
         """Read a word, or several words."""
@@ -141,7 +132,7 @@ class WordVectors(Task[SkipGramBatch]):
         """List the nearest words by the cosine of vectors; of several words, of their mean."""
         tokenizer, vectors = self.tokenizers.source, self.vectors(state)
         vectors = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
-        for ids, _, _, line in inputs:
+        for ids, _, line in inputs:
             mean = vectors[ids].mean(axis=0)
             cosines = vectors @ mean / np.linalg.norm(mean)
             others = [i for i in np.argsort(-cosines) if i >= len(SPECIALS) and i not in ids]

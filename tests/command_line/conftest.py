@@ -10,7 +10,6 @@ from experiments import train as training
 from experiments.learner import Learner
 from experiments.tasks.task import Task
 from experiments.tasks.translation import Translation
-from experiments.tasks.translator import Translator
 from tests.command_line.command import command, in_repository
 from tests.experiments.initial_states import drawn_initial_states
 
@@ -89,6 +88,10 @@ def run_command(place, capsys, monkeypatch):
 @pytest.fixture
 def echoing(monkeypatch):
     """Replace decoding by its input, and draw nothing: both take long and are not tested here."""
-    monkeypatch.setattr(Translator, "__call__", lambda _, __, texts, batch_size: [*texts])
+
+    def sources(task, state, split, number=None):
+        return [pair.source for pair in task.examples(split)[:number]]
+
+    monkeypatch.setattr(Translation, "answer_split", sources)
     monkeypatch.setattr(Translation, "artifacts", lambda *_: None)
     monkeypatch.setattr(training, "draw_learning_curve", lambda *_: None)

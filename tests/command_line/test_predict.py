@@ -2,15 +2,11 @@
 
 import functools
 import json
-import math
 import shutil
 
-import numpy as np
 import pytest
 from PIL import Image
 
-from experiments.tasks.language_model import LanguageModeling
-from experiments.tasks.task import Task
 from experiments.workdir import Workdir
 from tests.command_line.command import make_untrained
 
@@ -40,11 +36,9 @@ def answer(made, run_command):
     def answer(name, given, *flags):
         folder = made(name)
         status, output, error = run_command("--mode=predict", *flags, given=given, workdir=folder)
-        if status == 2:
-            return status, output, error
-        about, _, error = error.partition("\n")
+        about, _, messages = error.partition("\n")
         assert about == f"{folder}: 0 steps of training, a smoke test: its answers mean nothing"
-        return status, output, error
+        return status, output, messages
 
     return answer
 
@@ -73,9 +67,6 @@ def test_translation(predict, answer):
     first, _, copied, *_, last, _ = answers
     assert first == last
     assert (first["source"], first["unknown"]) == ([*KNOWN.split(), "<eos>"], [])
-    (best,) = first["translations"]
-    assert best["confidence"] == pytest.approx(math.exp(np.mean(best["log_probs"])), rel=1e-4)
-    assert len(best["alignment"]) == len(best["tokens"])
     assert answers[1] == answers[3] == {}
     assert copied["source"] == [*KNOWN.split(), "girll", "<eos>"]
     assert "girll" in copied["translations"][0]["text"].split()
@@ -130,13 +121,8 @@ def test_nearest_words(predict):
     assert cosines[0] < 1 and [*cosines] == sorted(cosines, reverse=True)
 
 
-@pytest.fixture
-def write(answer):
-    """Return a function that continues lines with a model of characters."""
-    return lambda given, *flags: answer("char_lm", given, *flags)
-
-
-def test_continuation_is_streamed_and_reproducible(write, predict):
+def test_continuation_is_streamed_and_reproducible(answer, predict):
+    write = functools.partial(answer, "char_lm")
     status, output, error = write("the girl\nthe girl\n")
     assert (status, error) == (0, "")
     half = len(output) // 2
@@ -146,19 +132,10 @@ def test_continuation_is_streamed_and_reproducible(write, predict):
     assert details["prompt"] + details["text"] + "\n" == output[:half]
     assert len(details["probabilities"]) == 20 and 0 < max(details["probabilities"]) <= 1
     assert write("the girl", "--config.decoding.seed=1")[1] != output[:half]
-    greedy = write("the girl", "--config.decoding.strategy=greedy")
-    assert greedy == write("the girl", "--config.decoding.temperature=1e-4")
-
-
-def test_continuation_may_exceed_the_context(write):
-    status, output, _ = write("the girl", "--config.decoding.max_tokens=70")
-    assert (status, len(output) >= len("the girl") + 70) == (0, True)  # the context is 64
-
-
-def test_invalid_prompts(write):
-    status, output, error = write(f"\nthe Ω\n{'a' * 65}\nthe girl\n")
-    assert (status, output.splitlines()[:3]) == (1, [""] * 3)  # a blank line has a blank answer
-    assert output.splitlines()[3].startswith("the girl")
+    long, greedy = "--config.decoding.max_tokens=70", "--config.decoding.strategy=greedy"
+    status, output, error = write(f"\nthe Ω\n{'a' * 65}\nthe girl\n", long, greedy)
+    *blank, last, end = output.split("\n")
+    assert (status, blank, end) == (1, [""] * 3, "") and len(last) == 78  # the context is 64
     assert error.splitlines() == [
         "line 2: the character 'Ω' is not in the text that was learned",
         "line 3: the line has 65 tokens, and the model reads at most 64",
@@ -175,43 +152,13 @@ def test_words_are_continued_from_nothing(predict, answer):
     assert error.startswith("line 2: not in the vocabulary, read as ")
 
 
-def test_prediction_does_not_need_the_training_text(made, run_command, tmp_path):
+def test_run_that_still_trains_and_whose_text_is_gone(made, run_command, tmp_path):
     folder = shutil.copytree(made("char_lm"), tmp_path / "run")
     config = folder / "config.json"
     config.write_text(config.read_text().replace('"path": ""', '"path": "gone.txt"'))
-    assert run_command("--mode=predict", given="the girl", workdir=folder)[0] == 0
-    status, _, error = run_command("--mode=evaluate", workdir=folder)
-    assert (status, "data.path=gone.txt is not there: name a text file" in error) == (2, True)
-
-
-def test_run_that_still_trains_is_used(made, run_command, tmp_path):
-    folder = shutil.copytree(made("word_vectors"), tmp_path / "run")
     (folder / "checkpoints" / "5.orbax-checkpoint-tmp-1").mkdir()
     before = sorted(folder.rglob("*"))
     with Workdir(folder).lock():
-        status, output, _ = run_command("--mode=predict", given="girl", workdir=folder)
-    assert (status, output.startswith("girl: ")) == (0, True)
+        status, output, _ = run_command("--mode=predict", given="the girl", workdir=folder)
+    assert (status, output.startswith("the girl")) == (0, True)
     assert sorted(folder.rglob("*")) == before
-
-
-@pytest.mark.parametrize(
-    "flags, sentence",
-    [
-        (["--format=jsn"], "--format must be one of text, json, got 'jsn'; did you mean 'json'?"),
-        (["--config.decoding.temperature=0.0"], "got 0.0; for 0 choose strategy=greedy"),
-        (["--config.model.width=64"], "configuration: choose another --workdir\n  model.width: 32"),
-    ],
-)
-def test_usage_error(write, flags, sentence):
-    status, output, error = write("the girl", *flags)
-    assert (status, output) == (2, "")
-    assert sentence in error
-    assert error.count("\n") == 1 + sentence.count("\n")
-
-
-def test_task_without_predictions(made, run_command, monkeypatch):
-    monkeypatch.setattr(LanguageModeling, "read", Task.read)
-    folder = made("char_lm")
-    status, output, error = run_command("--mode=predict", given="the girl", workdir=folder)
-    assert (status, output) == (2, "")
-    assert "run.py: --mode=predict needs methods read and answers of LanguageModeling\n" in error

@@ -3,7 +3,6 @@
 import contextlib
 import io
 import json
-import re
 import shutil
 from itertools import takewhile
 from pathlib import Path
@@ -13,6 +12,8 @@ import numpy as np
 import pytest
 
 import run
+from attention.decoding import AllowedTokens
+from attention.decoding import generate as generate_ids
 from tests.command_line.command import in_repository
 
 CHECKPOINTS = "tests/fixtures/checkpoints"
@@ -39,6 +40,18 @@ def generate(place, monkeypatch):
     return call
 
 
+def with_words(place, name, more=0, mark=""):
+    """Copy a checkpoint with a tokenizer of the words w0, w1, …; return it and its vocab size."""
+    tokenizers = pytest.importorskip("tokenizers")
+    folder = shutil.copytree(f"{CHECKPOINTS}/{name}", place / name)
+    size = json.loads((folder / "config.json").read_text())["vocab_size"]
+    words = {f"{mark}w{i}": i for i in range(size + more)}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token=f"{mark}w1"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder, size
+
+
 def test_greedy_decoding_and_a_beam_of_several_continue_each_line(generate):
     few = "--config.decoding.max_tokens=4"
     for flags in (["--config.decoding.strategy=greedy"], ["--config.decoding.num_beams=2"]):
@@ -56,11 +69,8 @@ def test_greedy_decoding_and_a_beam_of_several_continue_each_line(generate):
 def test_a_decoder_that_removes_the_first_blank_keeps_that_after_the_prompt(generate, tmp_path):
     """As that of Llama 2 and Mistral, in which a word begins with a mark."""
     tokenizers = pytest.importorskip("tokenizers")
-    folder = tmp_path / "marked"
-    shutil.copytree(Path(CHECKPOINTS) / "gpt2", folder)
-    size = json.loads((folder / "config.json").read_text())["vocab_size"]
-    words = tokenizers.models.WordLevel({f"▁w{i}": i for i in range(size)}, unk_token="▁w1")
-    tokenizer = tokenizers.Tokenizer(words)
+    folder, _ = with_words(tmp_path, "gpt2", mark="▁")
+    tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
     tokenizer.decoder = tokenizers.decoders.Metaspace()
     tokenizer.save(str(folder / "tokenizer.json"))
@@ -73,16 +83,7 @@ def test_a_decoder_that_removes_the_first_blank_keeps_that_after_the_prompt(gene
 def test_encoder_decoder_is_greedy_and_uses_generation_config(generate, tmp_path):
     """Start token from pad, a forced first token, a banned one, the second of two end tokens."""
     weights = pytest.importorskip("attention.weights")
-    import tokenizers
-
-    from attention.decoding import AllowedTokens
-    from attention.decoding import generate as generate_ids
-
-    words = tokenizers.models.WordLevel({f"w{i}": i for i in range(43)}, unk_token="w1")
-    tokenizer = tokenizers.Tokenizer(words)
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    folder = shutil.copytree(f"{CHECKPOINTS}/bart", tmp_path / "bart")
-    tokenizer.save(str(folder / "tokenizer.json"))
+    folder, size = with_words(tmp_path, "bart")
     settings = json.loads((folder / "config.json").read_text())
     settings |= {"decoder_start_token_id": None, "eos_token_id": 42}
     (folder / "config.json").write_text(json.dumps(settings))
@@ -90,7 +91,7 @@ def test_encoder_decoder_is_greedy_and_uses_generation_config(generate, tmp_path
     model = weights.load(folder)
     read = np.array([[5, 6]]), np.array([[options["start"], 7]])
     banned = int(jax.jit(lambda model: model(*read).logits[0, -1].argmax())(model))
-    options["logit_processors"] = [AllowedTokens(lambda history: np.arange(43)[None] != banned)]
+    options["logit_processors"] = [AllowedTokens(lambda history: np.arange(size)[None] != banned)]
     ids = generate_ids(model, [[5, 6]], **options).tokens[0].tolist()
     end = ids[3]
     assert end != ids[0]
@@ -105,66 +106,30 @@ def test_encoder_decoder_is_greedy_and_uses_generation_config(generate, tmp_path
     assert "max_tokens=33 is more than the 32 tokens that the model can write" in error
 
 
-def test_a_line_that_is_too_long_for_max_tokens(generate):
-    """The prompt is not printed, and other lines are continued."""
+def test_lines_that_the_model_cannot_read(generate, tmp_path):
+    """A line that is empty, too long or with a token that only the tokenizer has is not printed."""
+    folder, size = with_words(tmp_path, "gpt2", 1)
     flags = "--config.decoding.max_tokens=30", "--config.decoding.strategy=greedy"
-    status, output, error = generate("gpt2", *flags, given=f"hello hello\n\nh\n{'hello ' * 20}\n")
-    assert status == 1
-    first, blank, third, fourth = output.split("\n")[:4]
-    assert first == blank == fourth == "" and third.startswith("h")
+    given = f"w4 w4 w4 w4\n\nw4\nw5 w{size}\nw6\n"
+    status, output, error = generate(folder, *flags, given=given)
+    first, blank, third, fourth, fifth, _ = output.split("\n")
+    assert status == 1 and first == blank == fourth == ""
+    assert third.startswith("w4") and fifth.startswith("w6")
     reason = "are more than the 3 that the model reads with --config.decoding.max_tokens=30"
-    assert [*map(int, re.findall(rf"line (\d): \d+ tokens {reason}\n", error))] == [1, 4]
+    assert error.splitlines() == [
+        f"line 1: 4 tokens {reason}",
+        f"line 4: the tokenizer has token {size}, and the vocabulary of the model {size} tokens",
+    ]
 
 
 @pytest.mark.parametrize(
-    ("folder", "field", "value"),
+    "folder, message",
     [
-        ("gpt2", "eos_token_id", [3, -1]),
-        ("gpt2", "suppress_tokens", ["3"]),
-        ("bart", "decoder_start_token_id", 43),
+        ("bert", "contains a MaskedLanguageModel, which generates no text"),
+        ("nothing", "nothing is not a folder: load needs one with config.json"),
     ],
 )
-def test_ids_of_a_checkpoint_outside_the_vocabulary(generate, tmp_path, folder, field, value):
-    copy = shutil.copytree(f"{CHECKPOINTS}/{folder}", tmp_path / folder)
-    if not (copy / "tokenizer.json").is_file():
-        shutil.copy(f"{CHECKPOINTS}/gpt2/tokenizer.json", copy)
-    (copy / "generation_config.json").write_text(json.dumps({field: value}))
-    status, output, error = generate(copy, "--config.decoding.max_tokens=4")
-    assert (status, output) == (2, "")
-    assert re.search(rf"{field} of the checkpoint has token .*, and the vocabulary has \d+", error)
-    assert error.count("\n") == 1
-
-
-@pytest.mark.parametrize("num_beams", [1, 2])
-def test_line_with_a_token_that_only_the_tokenizer_has(generate, tmp_path, num_beams):
-    """The line has a message, and those before and after it are continued."""
-    tokenizers = pytest.importorskip("tokenizers")
-    folder = shutil.copytree(f"{CHECKPOINTS}/gpt2", tmp_path / "gpt2")
-    size = json.loads((folder / "config.json").read_text())["vocab_size"]
-    words = tokenizers.models.WordLevel({f"w{i}": i for i in range(size + 1)}, unk_token="w1")
-    tokenizer = tokenizers.Tokenizer(words)
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    tokenizer.save(str(folder / "tokenizer.json"))
-    flags = "--config.decoding.max_tokens=3", f"--config.decoding.num_beams={num_beams}"
-    status, output, error = generate(folder, *flags, given=f"w4\nw5 w{size}\nw6\n")
-    first, second, third = output.split("\n")[:3]
-    assert status == 1 and first.startswith("w4") and not second and third.startswith("w6")
-    message = f"the tokenizer has token {size}, and the vocabulary of the model {size} tokens"
-    assert error == f"line 2: {message}\n"
-
-
-@pytest.mark.parametrize(
-    "folder, flags, message",
-    [
-        ("bert", [], "contains a MaskedLanguageModel, which generates no text"),
-        ("gpt2", ["strategy=greed"], "strategy must be one of auto, sample, greedy, got 'greed'"),
-        ("gpt2", ["num_beams=1000000"], "num_beams=1000000 is more than the "),
-        ("gpt2", ["length_penalty=nan"], "decoding.length_penalty must be finite, got nan"),
-        ("nothing", [], "nothing is not a folder: load needs one with config.json"),
-    ],
-)
-def test_wrong_use_is_one_sentence(generate, folder, flags, message):
-    flags = [f"--config.decoding.{flag}" for flag in flags]
-    status, output, error = generate(folder, *flags)
+def test_wrong_use_is_one_sentence(generate, folder, message):
+    status, output, error = generate(folder)
     assert (status, output) == (2, "")
     assert message in error and error.count("\n") == 1

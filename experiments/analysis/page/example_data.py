@@ -175,11 +175,11 @@ def choices_data(prediction: "Prediction") -> list[dict[str, Any]]:
     """Return the answer of an encoder in the form of a translation; [] if it chooses nothing."""
     if not prediction.choices:
         return []
-    ranked = [choice.candidates[:CANDIDATES] for choice in prediction.choices]
+    ranked = [candidates[:CANDIDATES] for _, candidates in prediction.choices]
     return [
         {
             "text": "".join(prediction.text),
-            "places": [choice.place for choice in prediction.choices],
+            "places": [place for place, _ in prediction.choices],
             "tokens": [candidates[0][0] for candidates in ranked],
             "log_probs": [math.log(max(candidates[0][1], TINY)) for candidates in ranked],
             "alternatives": [
@@ -196,7 +196,7 @@ def _text(task: "Task", answer: Answer, attended: Attended) -> str:
         return task.tokenizers.source.decode(example.inputs[DECODER].tolist())
     weights = attended.maps[CROSS].weights.mean(axis=(0, 1))
     unknown = {place: example.labels[ENCODER][place] for place in example.unknown[ENCODER]}
-    return task.translator.with_copies(answer.predicted, weights, unknown)[1]
+    return task.with_copies(answer.predicted, weights, unknown)[1]
 
 
 def _answers(
@@ -225,14 +225,12 @@ def _translations(
     """Yield the translation of each source by `config.decoding`, and those of beam search."""
     num_beams = min(max(NUM_BEAMS, task.config.decoding.num_beams), len(task.tokenizers.target))
     decoding = replace(task.config.decoding, num_beams=num_beams, n_best=min(NUM_BEAMS, num_beams))
-    translator = task.make_translator(task.stopping, decoding)
     sentences = [*map(task.read, sources)]
     ids = [sentence.ids for sentence in sentences]
-    own = task.translator.translate_ids(state.parameters, ids, batch_size=1)
-    found = translator.hypotheses(
-        state.parameters, sentences, batch_size=min(AT_ONCE, len(sentences))
-    )
+    own = task.translate_ids(state.parameters, ids, batch_size=1)
+    size = min(AT_ONCE, len(sentences))
+    found = task.hypotheses(state.parameters, sentences, decoding, batch_size=size)
     for source, first, hypotheses in zip(sources, own, found, strict=True):
-        every = dict.fromkeys([tuple(first.tolist()), *(tuple(one.ids) for one in hypotheses)])
+        every = dict.fromkeys([tuple(first.tolist()), *(tuple(one["ids"]) for one in hypotheses)])
         several = [[*each] for each in every][:NUM_BEAMS]
         yield [Answer(task.translated(source, each), each) for each in several]

@@ -134,7 +134,7 @@ def model_data(task: "Task", state: TrainState) -> dict[str, Any]:
         "kind": "decoder" if is_alone else "encoder_decoder",
         "source": side_data(sides.source, task.config.text),
         "target": None if is_alone else side_data(sides.target, task.config.text),
-        "begin": list(task.writer.begin) if is_alone else [BOS],
+        "begin": list(task.begin) if is_alone else [BOS],
         "end": None if is_alone and task.source.is_running else EOS,
         "num_beams": getattr(decoding, "num_beams", 1),
         "length_penalty": getattr(decoding, "length_penalty", 0),

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from configs import toy_translation
-from experiments.analysis.collect import Collector, Example
+from experiments.analysis.collect import Collector
 from experiments.config import Config
 from experiments.data.packing import pad_batch
 from experiments.data.tokenizers import (
@@ -75,13 +75,17 @@ def test_pass_equals_that_of_the_loss(task, state):
 
 
 def test_words_of_both_sides(task, state):
-    assert task.example(state, "a ?? b", "v w").words == {"encoder": [0, 2], "decoder": [0, 1]}
-    example = Example({}, {}, {}, words={"encoder": [0, 0, 2], "decoder": [0, 1, 1]})
-    assert example.token_links([(0, 1), (1, 0), (2, 0)]) == [(0, 1), (0, 2), (1, 1), (1, 2), (2, 0)]
-    unknown = task.example(state, "a qqq", "v 😀")
-    assert unknown.labels["encoder"] == ["a", "qqq", "<eos>"]
-    assert unknown.labels["decoder"] == ["<bos>", "v", "😀"] and unknown.predicted[1] == "😀"
-    assert unknown.note == "not in the vocabulary, read as a placeholder: 'qqq', '😀'"
+    words = task.example(state, "a ?? b", "v w").words
+    assert words == {"encoder": [0, 2], "decoder": [0, 1]}
+
+
+def test_unknown_words_keep_their_labels(task, state):
+    example = task.example(state, "a qqq", "v")
+    assert example.labels["encoder"] == ["a", "qqq", "<eos>"]
+    assert example.unknown == {"encoder": [1], "decoder": []}
+    given = task.example(state, "a", "v 😀")
+    assert given.labels["decoder"] == ["<bos>", "v", "😀"] and given.predicted[1] == "😀"
+    assert given.note == "not in the vocabulary, read as a placeholder: '😀'"
 
 
 def test_layers_with_different_numbers_of_heads_are_not_drawn(monkeypatch, capsys):

@@ -1,20 +1,11 @@
 """One dataset serves every task that it makes sense for."""
 
-from dataclasses import replace
-from types import SimpleNamespace
-
-import chex
 import jax
 import numpy as np
 import pytest
-import tensorflow_datasets as tfds
 
 from configs import defaults
 from experiments.config import Config
-from experiments.config.files import load_config
-from experiments.data.source import Splits, store_text
-from experiments.data.tokenizers import SentencePair
-from experiments.errors import UsageError
 from experiments.registry import TASKS
 
 SMALL = {"width": 16, "num_heads": 2, "hidden": 8, "max_length": 96}
@@ -32,54 +23,7 @@ def task_of(name, data, cache, **fields):
     return TASKS[name].prepare(Config.read(config.to_dict()), cache)
 
 
-@pytest.mark.parametrize("name", ["language_model", "masked_language_model", "word_vectors"])
-def test_shown_examples_of_long_lines_are_readable(name, tmp_path):
-    (tmp_path / "text").write_text("\n".join(["the girl was happy " * 30] * 20))
-    task = task_of(name, "text", tmp_path / "cache", path=str(tmp_path / "text"))
-    (example,) = task.first_examples("train", 1)
-    assert example.source.startswith("the girl was happy the ")
-    task.read(f"{example.source} _")
-
-
-def test_shown_text_needs_no_room_for_a_continuation(tmp_path):
-    config = defaults.new("language_model", "characters", steps=4)
-    config.data.sentences = 50
-    config.model.update({"positions": "learned", "max_length": 48})
-    config.decoding.max_tokens = 40
-    task = TASKS["language_model"].prepare(Config.read(config.to_dict()), tmp_path)
-    (piece,) = task.first_examples("test", 1)
-    example = task.example(SimpleNamespace(parameters=None), piece.source, "")
-    assert "".join(example.labels["decoder"]) == piece.source
-
-
-SPLITS = ("train", "validation", "test")
 REVIEWS = [("a good film", "yes"), ("a bad film", "no")] * 5
-
-
-def write_columns(folder, end, separator, *header):
-    for split in SPLITS:
-        lines = [*header, *(separator.join(review) for review in REVIEWS)]
-        (folder / f"{split}.{end}").write_text("\n".join(lines) + "\n")
-
-
-class Reviews(tfds.core.GeneratorBasedBuilder, skip_registration=True):
-    """Texts and their classes, as in many datasets of TFDS."""
-
-    VERSION = tfds.core.Version("1.0.0")
-
-    def _info(self):
-        label = tfds.features.ClassLabel(names=["no", "yes"])
-        features = {"text": tfds.features.Text(), "label": label}
-        features = tfds.features.FeaturesDict(features)
-        return tfds.core.DatasetInfo(builder=self, features=features, disable_shuffling=True)
-
-    def _split_generators(self, dl_manager):
-        del dl_manager
-        return {split: self._generate_examples() for split in SPLITS}
-
-    def _generate_examples(self):
-        for number, (text, label) in enumerate(REVIEWS):
-            yield number, {"text": text, "label": label}
 
 
 def check_trains(task):
@@ -98,20 +42,14 @@ def test_parallel_text(name, captions, tmp_path):
     check_trains(task)
 
 
-def test_row_that_is_shorter_than_an_example_raises_before_training(captions, tmp_path):
-    files = {"train": "train", "validation": "validation", "test": "test_2016"}
-    task = task_of("language_model", "parallel", tmp_path, path=str(captions), files=files)
-    task.config = replace(task.config, batch=replace(task.config.batch, row_length=8))
-    with pytest.raises(UsageError, match=r"the test split has .* raise batch\.row_length=8"):
-        task.ids("test")
-
-
 @pytest.mark.parametrize("name", ["language_model", "masked_language_model", "word_vectors"])
 def test_subwords_of_a_text_whose_lines_are_longer_than_the_model_reads(name, tmp_path):
     text = [" ".join(f"{number} one two three" for number in range(n)) for n in range(1, 60)]
     (tmp_path / "mine.txt").write_text("\n".join(text))
     task = task_of(name, "text", tmp_path, path=str(tmp_path / "mine.txt"))
     check_trains(task)
+    shown = task.first_examples("train", 50)[-1].source
+    task.read(f"{shown} _")
     ids, learned = task.ids("train"), task.tokenizers.source
     assert (len(ids) > len(task.examples("train"))) == (name != "word_vectors")
     assert ids.lengths.max() == 96 or name == "word_vectors"
@@ -119,66 +57,21 @@ def test_subwords_of_a_text_whose_lines_are_longer_than_the_model_reads(name, tm
     assert "".join(learned.token(number) for one in ids for number in one.source) == lines
 
 
-@pytest.mark.parametrize("data", ["parallel", "csv", "tfds"])
-def test_classes_of_texts(data, tmp_path):
-    fields = {"source": "text", "target": "label"}
-    if data == "parallel":
-        write_columns(tmp_path, "tsv", "\t")
-    elif data == "csv":
-        write_columns(tmp_path, "csv", ",", "text,label")
-    else:
-        tfds.disable_progress_bar()
-        builder = Reviews(data_dir=str(tmp_path), file_format="array_record")
-        builder.download_and_prepare()
-        fields["dataset"] = builder.name
-    task = task_of("classification", data, tmp_path / "cache", path=str(tmp_path), **fields)
+def test_classes_of_texts(tmp_path):
+    for split in ("train", "validation", "test"):
+        lines = ["text,label", *map(",".join, REVIEWS)]
+        (tmp_path / f"{split}.csv").write_text("\n".join(lines) + "\n")
+    fields = {"source": "text", "target": "label", "path": str(tmp_path)}
+    task = task_of("classification", "csv", tmp_path / "cache", **fields)
     check_trains(task)
     assert task.num_classes == 2
     (batch,) = task.batches("test")
+    source, target = task.tokenizers
     texts = [
-        (
-            task.tokenizers.source.decode(ids[:length]),
-            task.tokenizers.target.token(label + 3),
-        )
+        (source.decode(ids[:length]), target.token(label + 3))
         for ids, length, label in zip(batch.inputs, batch.lengths, batch.labels, strict=True)
     ]
     assert texts[: len(REVIEWS)] == REVIEWS
     assert np.sum(batch.counted) == 10
-    windows = task.training_batches()
-    training = windows[0]  # the whole epoch
-    filled = training.lengths[training.counted].sum() / training.inputs.size
-    assert windows.padding == pytest.approx(1 - filled)
     task.tokenizers.keep(tmp_path)
     assert task.load_tokenizers(task.config, tmp_path) == task.tokenizers
-
-
-def test_example_without_a_class_raises(tmp_path, monkeypatch):
-    monkeypatch.setitem(globals(), "REVIEWS", [*REVIEWS, ("a film", -1)])  # as TFDS stores it
-    tfds.disable_progress_bar()
-    Reviews(data_dir=str(tmp_path), file_format="array_record").download_and_prepare()
-    fields = {"dataset": "reviews", "source": "text", "target": "label"}
-    with pytest.raises(UsageError, match="reviews, train, example 10, label: no class; data"):
-        task_of("classification", "tfds", tmp_path / "cache", path=str(tmp_path), **fields)
-
-
-def test_rows_of_a_batch_of_images(tmp_path):
-    config = Config.read(load_config("digits:tiny").to_dict())
-    batches = TASKS["classification"].prepare(config, tmp_path).batches("test")
-    last = len(batches) - 1
-    whole, rows = batches[last], batches.rows(last)
-    assert not whole.counted[-1]  # a row of padding alone has the shape of an image too
-    for part in (slice(0, 5), slice(rows.number - 1, rows.number)):
-        expected = jax.tree.map(lambda array, part=part: array[part], whole)
-        chex.assert_trees_all_equal(rows.read(part), expected, strict=True)
-
-
-def test_characters_of_a_language_model_are_those_of_its_training_text(tmp_path):
-    config = Config.read(defaults.new("language_model", "characters", steps=4).to_dict())
-    splits = Splits(config.data, tmp_path)
-    for split, text in (("train", "ab" * 50), ("validation", "ba" * 50), ("test", "cz" * 50)):
-        splits[split] = store_text(tmp_path, lambda text=text: [SentencePair(text, "")])
-    tokenizers = TASKS["language_model"].learn_tokenizers(config, splits["train"], tmp_path)
-    task = TASKS["language_model"](config, tokenizers, splits)
-    assert task.tokenizers.source.characters == "ab\ufffd"
-    assert {*task.ids("test").ids.tolist()} == {2}
-    assert task.test_splits == ("test",)

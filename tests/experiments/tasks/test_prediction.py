@@ -5,17 +5,13 @@ import pytest
 from PIL import Image
 
 from experiments.data.tokenizers import (
-    SPACED,
     SPECIALS,
     WORDS,
-    CharacterTokenizer,
     Vocabulary,
     WordTokenizer,
 )
 from experiments.tasks.prediction import (
-    Prediction,
     placeholder,
-    predictions,
     read_image,
     read_sentence,
     word_numbers,
@@ -30,8 +26,7 @@ TOKENIZER = WordTokenizer(Vocabulary((*SPECIALS, *WORD_LIST)), WORDS)
     [
         ("The girl sees JANE.", "the girl sees Jane"),
         ('"The girl", (sees) Jane ...', "the girl sees Jane"),
-        ("the girl!?", "the girl !"),
-        ("Well-Known!", "well-known !"),
+        ("Well-Known!?", "well-known !"),
         ("👩‍👩‍👧‍👦 sees 🇫🇷", "👩‍👩‍👧‍👦 sees 🇫🇷"),
         ("girl👍🏽! (❤️), Jane", "girl 👍🏽 ! ❤️ Jane"),
         ("I + I = → …", "I + I = →"),
@@ -61,70 +56,32 @@ def test_unknown_words_are_read_as_a_name_or_as_the_rarest_word():
     assert placeholder(Vocabulary((*SPECIALS, "I", "jump", "left"))) == "left"
 
 
-@pytest.mark.parametrize("text", ["the _ sees _", "The ___, sees _."])
-def test_gaps(text):
-    sentence = read_sentence(TOKENIZER, text, longest=6, gap=99)
+def test_gaps():
+    sentence = read_sentence(TOKENIZER, "The ___, sees _.", longest=6, gap=99)
     the, sees = (TOKENIZER.vocabulary.ids[word] for word in ("the", "sees"))
     assert sentence.ids == [the, 99, sees, 99]
     assert read_sentence(TOKENIZER, "the _ zebra", longest=6, gap=99).unknown == {2: "zebra"}
 
 
-@pytest.mark.parametrize(
-    "text, message",
-    [
-        ("...", "the line has no word"),
-        (" ", "the line is empty"),
-        ("the " * 7, "the line has 7 tokens, and the model reads at most 6"),
-    ],
-)
-def test_invalid_sentence_raises(text, message):
-    with pytest.raises(ValueError, match=message):
-        read_sentence(TOKENIZER, text, longest=6)
-
-
-def test_other_tokenizers_read_the_text_as_it_is():
-    letters = CharacterTokenizer.of(["ab,_"])
-    assert read_sentence(letters, "a,_b", longest=6).ids == letters.encode("a,_b")
-    spaced = WordTokenizer(TOKENIZER.vocabulary, SPACED)
-    assert read_sentence(spaced, "girl the", longest=6).ids == spaced.encode("girl the")
-
-
-def test_lines_without_an_answer():
-    """A blank line is no error if it cannot be read."""
-    found = predictions(
-        [" ", "1", "x", "\ufffd", "2"], int, lambda inputs: [Prediction([str(n)]) for n in inputs]
-    )
-    texts, errors = zip(*(("".join(one.text), one.error[:7]) for one in found), strict=True)
-    assert texts == ("", "1", "", "", "2")
-    assert errors == ("", "", "invalid", "the lin", "")
-
-
 @pytest.mark.parametrize("channels", [1, 3])
-def test_shape_and_range_of_an_image(tmp_path, channels, monkeypatch):
+def test_shape_and_range_of_an_image(tmp_path, channels):
     shades = np.arange(6, dtype=np.uint8).reshape(2, 3) * 51  # 0 to 255
     Image.fromarray(shades).save(tmp_path / "a.png")
     image = read_image(f" {tmp_path / 'a.png'} ", (2, 3, channels))
-    monkeypatch.setenv("HOME", str(tmp_path))
-    np.testing.assert_array_equal(read_image("~/a.png", (2, 3, channels)), image)
     assert image.dtype == np.float32
     np.testing.assert_allclose(image, np.stack([shades / 255] * channels, -1), rtol=1e-6)
 
 
-def test_files_that_are_no_image_of_the_model(tmp_path, monkeypatch):
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)
+def test_files_that_are_no_image_of_the_model(tmp_path):
     Image.new("L", (3, 2)).save(tmp_path / "a.png")
-    Image.new("L", (7, 3)).save(tmp_path / "large.png")
     Image.fromarray(np.full((2, 2), 700, np.uint16)).save(tmp_path / "16.png")
-    (tmp_path / "text").write_text("text")
-    Image.new("L", (2, 2)).save(tmp_path / "b.png")
-    begin, _, end = (tmp_path / "b.png").read_bytes().partition(b"IDAT")
+    begin, _, end = (tmp_path / "a.png").read_bytes().partition(b"IDAT")
     (tmp_path / "damaged.png").write_bytes(begin[:-4] + bytes(4) + b"IDAT" + end)  # of length 0
     for name, message in (
         ("a.png", "has 3 x 2 pixels, and the model reads 2 x 2"),
         ("16.png", "has more than 8 bits per channel: convert it to 8 bits"),
-        *((name, "cannot be read as an image") for name in ("large.png", "text", "damaged.png")),
+        ("damaged.png", "cannot be read as an image"),
         ("nothing", "cannot be read as an image: .*No such file or directory"),
-        ("", "cannot be read as an image: .*Is a directory"),
     ):
         with pytest.raises(ValueError, match=f"{tmp_path / name}.* {message}"):
             read_image(str(tmp_path / name), (2, 2, 1))

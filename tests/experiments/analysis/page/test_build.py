@@ -14,7 +14,7 @@ from experiments.analysis.collect import AttentionMaps
 from experiments.analysis.page.build import SCRIPTS, digest, limited, special_labels, write_page
 from experiments.analysis.page.example_data import choices_data, distances, map_data, steps_data
 from experiments.data.tokenizers import SPECIALS, CharacterTokenizer
-from experiments.tasks.prediction import Choice, Prediction
+from experiments.tasks.prediction import Prediction
 
 HOSTILE = "</script><!--<img src=x onerror=alert(1)>&\u2028\u2029\"'\ud800"
 DATA = {"title": "a <b>&", "examples": [HOSTILE, "e\u0301"]}
@@ -52,7 +52,10 @@ def test_steps_of_a_decoder_and_choices_of_an_encoder():
     assert data["tokens"] == ["b", "\ufffd"] and data["ids"] == [1, 2]
     assert np.allclose(np.exp(data["log_probs"]), [0.25, 0.7], atol=1e-4)
     assert data["alternatives"][1] == [["\ufffd", 0.7], ["b", 0.2], ["a", 0.1]]
-    choices = [Choice(2, [("cat", 0.5), ("dog", 0.25)]), Choice(None, [("one", 1.0)])]
+
+
+def test_choices_of_an_encoder():
+    choices = [(2, [("cat", 0.5), ("dog", 0.25)]), (None, [("one", 1.0)])]
     (data,) = choices_data(Prediction(["a cat"], choices=choices))
     assert (data["text"], data["places"], data["tokens"]) == ("a cat", [2, None], ["cat", "one"])
     assert np.allclose(np.exp(data["log_probs"]), [0.5, 1])

@@ -155,7 +155,7 @@ def as_json(maps):
 def typed(task, text):
     """What a person's text is, as `readText` returns it."""
     is_alone = isinstance(task, LanguageModeling)
-    begin, end = (task.writer.begin, ()) if is_alone else ((), (EOS,))
+    begin, end = (task.begin, ()) if is_alone else ((), (EOS,))
     tokenizer = task.tokenizers.source
     longest = task.config.model.max_length - len(begin) - len(end)
     found = {"text": text, "ids": [], "labels": [], "unknown": [], "problem": ""}
