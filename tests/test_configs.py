@@ -3,6 +3,7 @@
 import ast
 import importlib
 import re
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -10,7 +11,6 @@ import numpy as np
 import pytest
 
 from experiments import train as training
-from experiments.analysis import senses
 from experiments.cli import OTHER_TASKS, with_fields
 from experiments.config import Config
 from experiments.config.build import flat
@@ -114,12 +114,10 @@ def compile_once(monkeypatch):
 def rough_probes(monkeypatch):
     """Fit the probes of senses in few iterations; tests/experiments/analysis tests exact ones."""
 
-    def rough():
-        from sklearn.linear_model import LogisticRegression
+    from sklearn import linear_model
 
-        return LogisticRegression(tol=1.0)
-
-    monkeypatch.setattr(senses, "_probe", rough)
+    rough = partial(linear_model.LogisticRegression, tol=1.0)
+    monkeypatch.setattr(linear_model, "LogisticRegression", lambda max_iter: rough())
 
 
 @pytest.mark.usefixtures("compile_once", "rough_probes")
