@@ -81,7 +81,7 @@ def test_split_depends_on_seed_and_name_and_train_has_every_token(name, load, ca
         ("scan", {"split": "lenght"}, "got 'lenght'; did you mean 'length'?"),
         ("scan", {"path": "no/scan"}, "no/scan has no file simple_train.txt: name a folder"),
         ("scan", {"validation": 6}, "data.validation=6 and data.validation_from=0 leave a split"),
-        ("denoising", {"infill": 1.5}, "data.infill must be in [0, 1), got 1.5"),
+        ("denoising", {"rates": {"infill": 1.5}}, "data.rates.infill must be in [0, 1], got 1.5"),
         ("denoising", {"sizes.test": 1}, "data.sizes.test must be at least 2, got 1"),
     ],
 )
