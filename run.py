@@ -93,6 +93,8 @@ def start_jax(command: Command) -> None:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
         # A program that cannot be stored, as on a full disk, is compiled again next time.
         warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache")
+    # orbax leaves coroutines behind where a checkpoint cannot be read or written.
+    warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
 
 
 def call(command: Command, workdir: Workdir) -> int:
