@@ -1,16 +1,14 @@
-"""The devices of this process: cores, memory, how programs are compiled for them, and versions."""
+"""The devices of this process: cores, memory, and how programs are compiled for them."""
 
 import math
 import os
 import platform
 import resource
 from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import jax
-from jax.sharding import AbstractMesh, Mesh
 
 CPU_OPTIONS = {
     "xla_backend_optimization_level": 1,
@@ -70,33 +68,3 @@ def peak_memory() -> int:
         return stats["peak_bytes_in_use"]
     unit = 1 if platform.system() == "Darwin" else 1024
     return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-
-
-def environment() -> dict[str, str]:
-    """Return the platform, device, cores and versions of a measurement."""
-    device = jax.devices()[0]
-    return {
-        "platform": device.platform,
-        "device": device.device_kind,
-        "machine": platform.machine(),
-        "cores": str(num_cores()),
-        "python": platform.python_version(),
-        "jax": jax.__version__,
-    }
-
-
-def bits_depend_on(mesh: Mesh | AbstractMesh) -> dict[str, str]:
-    """Return what the bits of a trained model depend on, beside the code and the configuration.
-
-    On a CPU, the number of threads divides sums; `NPROC` sets it.
-    """
-    axes = " ".join(f"{name}={size}" for name, size in mesh.shape.items() if size > 1)
-    return {
-        "device": jax.devices()[0].device_kind,
-        "mesh": axes or "one device",
-        "processes": str(jax.process_count()),
-        "cores": os.environ.get("NPROC") or str(num_cores()),
-        "machine": platform.machine(),
-        "jax": jax.__version__,
-        "jaxlib": version("jaxlib"),
-    }

@@ -227,8 +227,12 @@ def _forward(
         sums = objective(logits(tile[0], *head), *tile[1:])
         return sums.loss, sums
 
-    def on_device(names: tuple[str, ...], head: list[Array], *arrays: Array) -> Any:  # noqa: ANN401
-        def add(total: Any, tile: tuple[Array, ...]) -> tuple[Any, Array]:  # noqa: ANN401
+    def on_device(
+        names: tuple[str, ...], head: list[Array], *arrays: Array
+    ) -> tuple[tuple[TokenLosses, list[Array]], Array]:
+        def add(
+            total: tuple[TokenLosses, list[Array]], tile: tuple[Array, ...]
+        ) -> tuple[tuple[TokenLosses, list[Array]], Array]:
             slopes, sums = jax.grad(tile_loss, (0, 1), has_aux=True)(head, *tile)
             # Added up in float32 at least, whatever the dtype of the head.
             return jax.tree.map(jnp.add, total, (sums, list(wide(*slopes[0])))), slopes[1]
@@ -247,7 +251,7 @@ def _forward(
     return sums, (d_head, d_features)
 
 
-def _backward(*arguments: Any) -> tuple[list[Array], Array, None, None]:  # noqa: ANN401
+def _backward(*arguments: Any) -> tuple[list[Array], Array, None, None]:  # noqa: ANN401 - of defvjp
     """Scale the derivatives by that of the loss."""
     *_, derivatives, along = arguments
     d_head, d_features = jax.tree.map(

@@ -13,13 +13,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import jax
 from ml_collections import ConfigDict
 
 from experiments.config import Config
 from experiments.config.build import as_config_dict, as_tree, differences, flat, in_lines, is_within
 from experiments.config.files import REPOSITORY, is_imported
 from experiments.config.parts import MeshPart
-from experiments.devices import environment
+from experiments.devices import num_cores
 from experiments.errors import UsageError
 from experiments.files import (
     PART,
@@ -259,11 +260,11 @@ class Workdir:
 
 def origin() -> dict[str, str]:
     """Return the command of this process, the commit of this code, this machine and the date."""
-    where = environment()
+    device = jax.devices()[0].device_kind
     return {
         "command": shlex.join(["python", *map(_without_folders, sys.argv)]),
         "commit": _commit(),
-        "machine": f"{where['device']}, {where['cores']} cores, jax {where['jax']}",
+        "machine": f"{device}, {num_cores()} cores, jax {jax.__version__}",
         "date": datetime.now(UTC).date().isoformat(),
     }
 

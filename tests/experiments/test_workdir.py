@@ -93,7 +93,7 @@ def test_a_run_is_extended_and_the_change_is_recorded(workdir):
 
 
 def test_origin_names_no_folder_of_the_machine(monkeypatch):
-    paths = f"--config={REPOSITORY}/configs/copy.py", "--workdir=/home/me/copy", "/data/texts"
+    paths = f"--config={REPOSITORY}/configs/copy.py", "--workdir=/runs/copy", "/data/texts"
     monkeypatch.setattr(sys, "argv", ["run.py", *paths])
     command = "python run.py --config=configs/copy.py --workdir=copy texts"
     assert origin()["command"] == command
