@@ -13,11 +13,11 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import astuple, dataclass, field
+from itertools import repeat
 from pathlib import Path
 from typing import Any, ClassVar
 
 import tensorflow_datasets as tfds
-from absl import logging
 
 from experiments.config.build import option
 from experiments.config.parts import SMALLEST_TRAIN, RandomData, Sizes
@@ -61,10 +61,8 @@ def is_held_out(combination: tuple[str, str, str], seed: int) -> bool:
 
 
 def derivations(seed: int) -> Iterator[tuple[SentencePair, set[tuple[str, str, str]]]]:
-    """Yield results of `derive` without end; they may repeat."""
-    rng = random.Random(seed)
-    while True:
-        yield derive(rng)
+    """Return results of `derive` without end; they may repeat."""
+    return map(derive, repeat(random.Random(seed)))
 
 
 def sample(seed: int, n: int) -> Iterator[SentencePair]:
@@ -148,45 +146,35 @@ def _forms(pair: SentencePair) -> list[str]:
     return [f"{language} {word}" for language, text in sides for word in tokenize(text)]
 
 
-@dataclass(eq=False)
-class ToyConfig(tfds.core.BuilderConfig):
-    """Seed and sizes of a corpus."""
-
-    seed: int = 0
-    sizes: ToySizes = field(default_factory=ToySizes)
-
-
 class ToyTranslation(tfds.core.GeneratorBasedBuilder, skip_registration=True):
     """English to French, generated offline."""
 
     VERSION = tfds.core.Version("1.0.0")
     RELEASE_NOTES: ClassVar[dict[str, str]] = {"1.0.0": "First version."}
-    # TFDS needs a config in the class; `prepare` passes another one, with another name.
-    BUILDER_CONFIGS: ClassVar[list[ToyConfig]] = [ToyConfig(name="en_fr")]
+
+    def __init__(self, seed: int, sizes: ToySizes, data_dir: Path) -> None:
+        """Take seed and sizes, which name a folder of the corpus inside `data_dir`."""
+        self.seed, self.sizes = seed, sizes
+        folder = data_dir / f"en_fr_seed{seed}_{'_'.join(map(str, astuple(sizes)))}"
+        super().__init__(data_dir=str(folder), file_format="array_record")
 
     def _info(self) -> tfds.core.DatasetInfo:
         """Return the features of an example; the alignment is as in `SentencePair.links`."""
         text = tfds.features.Text
+        features = {"en": text(), "fr": text(), "alignment": text()}
         return self.dataset_info_from_configs(
-            description=__doc__,
-            features=tfds.features.FeaturesDict({"en": text(), "fr": text(), "alignment": text()}),
-            supervised_keys=("en", "fr"),
+            description=__doc__, features=tfds.features.FeaturesDict(features)
         )
 
     def _split_generators(self, dl_manager: tfds.download.DownloadManager) -> dict[str, Any]:
         """Return the five splits of one corpus; nothing is downloaded."""
         del dl_manager
-        pairs = corpus(self.builder_config.seed, self.builder_config.sizes)
-        return {split: self._generate_examples(pairs[split]) for split in pairs}
+        splits = corpus(self.seed, self.sizes)
+        return {split: self._generate_examples(pairs) for split, pairs in splits.items()}
 
     def _generate_examples(self, pairs: list[SentencePair]) -> Iterator[tuple[int, dict[str, str]]]:
         for i, pair in enumerate(pairs):
             yield i, dict(zip(("en", "fr", "alignment"), pair, strict=True))
-
-
-def corpus_name(seed: int, sizes: ToySizes) -> str:
-    """Name of a corpus, and so of its directory, which its seed and sizes decide."""
-    return f"en_fr_seed{seed}_{'_'.join(map(str, astuple(sizes)))}"
 
 
 def prepare(data_dir: Path, seed: int, sizes: ToySizes) -> ToyTranslation:
@@ -195,30 +183,16 @@ def prepare(data_dir: Path, seed: int, sizes: ToySizes) -> ToyTranslation:
     TFDS writes into a temporary directory and renames it at the end, so an interrupted preparation
     leaves no incomplete dataset, and several processes may prepare it at once.
     """
-    config = ToyConfig(name=corpus_name(seed, sizes), seed=seed, sizes=sizes)
-    options = {"config": config, "data_dir": str(data_dir), "file_format": "array_record"}
-    with _quietly():
-        builder = ToyTranslation(**options)
+    tfds.disable_progress_bar()
+    with contextlib.redirect_stdout(io.StringIO()):  # TFDS prints what it does
+        builder = ToyTranslation(seed, sizes, data_dir)
         try:
             builder.download_and_prepare()
         except OSError:
             if not Path(builder.data_dir).exists():
                 raise
-            builder = ToyTranslation(**options)  # another process has generated it meanwhile
+            return ToyTranslation(seed, sizes, data_dir)  # another process has generated it
     return builder
-
-
-@contextlib.contextmanager
-def _quietly() -> Iterator[None]:
-    """Suppress messages of TFDS, and its warning about a config that the class does not list."""
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity(logging.ERROR)
-    tfds.disable_progress_bar()
-    try:
-        with contextlib.redirect_stdout(io.StringIO()):
-            yield
-    finally:
-        logging.set_verbosity(verbosity)
 
 
 def load_pairs(seed: int, sizes: ToySizes, split: str, cache: Path) -> list[SentencePair]:
@@ -235,7 +209,7 @@ SOURCE = Source(
     tests=("test", "compositional", "longer"),
     text=Words(WORDS),
     has_phenomena=True,
-    name=lambda config: f"{corpus_name(config.seed, config.sizes)} {ToyTranslation.VERSION}",
+    name=lambda config: f"{config} {ToyTranslation.VERSION}",
 )
 
 

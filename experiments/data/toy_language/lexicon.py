@@ -32,7 +32,7 @@ class Adjective(NamedTuple):
     masculine: str
     feminine: str
     order: str
-    kinds: frozenset[str]
+    kinds: tuple[str, ...]
 
 
 class Verb(NamedTuple):
@@ -48,67 +48,44 @@ class Verb(NamedTuple):
     objects: frozenset[str]
 
 
-@functools.cache
-def table(name: str) -> list[tuple[str, ...]]:
-    """Return the rows of a table of lexicon.tsv, without its name."""
-    text = Path(__file__).with_name("lexicon.tsv").read_text("utf-8")
-    rows = (line.replace("\t-", "\t").split("\t") for line in text.splitlines())
-    return [tuple(cells) for head, *cells in rows if head == name]
+def _split(cell: str) -> tuple[str, ...]:
+    return tuple(filter(None, cell.split("/")))
 
 
-@functools.cache
-def forms(name: str) -> dict[str, tuple[str, ...]]:
-    """Return the rows of a table by their first column."""
-    return {word: tuple(cells) for word, *cells in table(name)}
+# Rows of each table of lexicon.tsv, without its name; and the same by their first column.
+TABLES: dict[str, list[tuple[str, ...]]] = {}
+FORMS: dict[str, dict[str, tuple[str, ...]]] = {}
+for _line in Path(__file__).with_name("lexicon.tsv").read_text("utf-8").splitlines():
+    _name, *_row = _line.replace("\t-", "\t").split("\t")
+    if _row:  # no comment
+        TABLES.setdefault(_name, []).append((*_row,))
+        FORMS.setdefault(_name, {})[_row[0]] = (*_row[1:],)
 
-
-@functools.cache
-def nouns() -> dict[str, Noun]:
-    """Return the nouns with one sense by their English words, those of a class in succession."""
-    return {row[0]: Noun(*row) for row in table("noun")}
+# Nouns with one sense by their English words, those of a class in succession; polysemous ones.
+NOUNS = {row[0]: Noun(*row) for row in TABLES["noun"]}
+SENSES = [Noun(*row[:4], *map(_split, row[4:])) for row in TABLES["sense"]]
+ADJECTIVES = {row[0]: Adjective(*row[:4], _split(row[4])) for row in TABLES["adjective"]}
+VERBS = {
+    words[0]: Verb(*words, frozenset(_split(subjects)), complement, frozenset(_split(objects)))
+    for *words, subjects, complement, objects in TABLES["verb"]
+}
 
 
 @functools.cache
 def nouns_of(kind: str) -> list[Noun]:
     """Return the nouns of a class."""
-    return [noun for noun in nouns().values() if noun.kind == kind]
-
-
-@functools.cache
-def senses() -> list[Noun]:
-    """Return the senses of polysemous nouns."""
-    return [Noun(*row[:4], *map(_split, row[4:])) for row in table("sense")]
-
-
-@functools.cache
-def adjectives() -> dict[str, Adjective]:
-    """Return the adjectives by their English words."""
-    rows = table("adjective")
-    return {words[0]: Adjective(*words, frozenset(_split(kinds))) for *words, kinds in rows}
+    return [noun for noun in NOUNS.values() if noun.kind == kind]
 
 
 @functools.cache
 def adjectives_of(kind: str) -> list[Adjective]:
     """Return the adjectives that suit a class of nouns."""
-    return [adjective for adjective in adjectives().values() if kind in adjective.kinds]
-
-
-@functools.cache
-def verbs() -> dict[str, Verb]:
-    """Return the verbs by their English words."""
-    return {
-        words[0]: Verb(*words, frozenset(_split(subjects)), complement, frozenset(_split(objects)))
-        for *words, subjects, complement, objects in table("verb")
-    }
-
-
-def _split(cell: str) -> tuple[str, ...]:
-    return tuple(cell.split("/")) if cell else ()
+    return [adjective for adjective in ADJECTIVES.values() if kind in adjective.kinds]
 
 
 def starts_with_vowel(french: str) -> bool:
     """Return whether the word before it elides: a vowel or a mute h."""
-    return french[0] in "aeiouhàâéèêîôûœAEIOUHÉ" and french not in forms("aspirated")
+    return french[0] in "aeiouhàâéèêîôûœAEIOUHÉ" and french not in FORMS["aspirated"]
 
 
 def french_plural(word: str) -> str:
@@ -117,8 +94,8 @@ def french_plural(word: str) -> str:
     >>> french_plural("cheval"), french_plural("oiseau"), french_plural("en bois")
     ('chevaux', 'oiseaux', 'en bois')
     """
-    if word in forms("french_plural"):
-        return forms("french_plural")[word][0]
+    if word in FORMS["french_plural"]:
+        return FORMS["french_plural"][word][0]
     if word[-1] in "sxz" or word.startswith("en "):
         return word
     if word.endswith("al"):
@@ -128,8 +105,8 @@ def french_plural(word: str) -> str:
 
 def english_plural(word: str) -> str:
     """Return the plural of a noun, or the -s form of a verb."""
-    if word in forms("english_plural"):
-        return forms("english_plural")[word][0]
+    if word in FORMS["english_plural"]:
+        return FORMS["english_plural"][word][0]
     if word.endswith(("s", "x", "ch", "sh", "go", "tomato")):
         return word + "es"
     if word.endswith("y") and word[-2] not in "aeiou":
@@ -137,27 +114,12 @@ def english_plural(word: str) -> str:
     return word + "s"
 
 
-def agree(adjective: Adjective, gender: str, plural: bool, next_word: str = "") -> str:
-    """Return the French form of an adjective; `next_word` is the noun that it precedes.
-
-    >>> old = adjectives()["old"]
-    >>> agree(old, "m", False, "hôtel"), agree(old, "m", True, "hôtels")
-    ('vieil', 'vieux')
-    """
-    form = adjective.feminine if gender == "f" else adjective.masculine
-    if plural:
-        return french_plural(form)
-    if next_word and starts_with_vowel(next_word):
-        return forms("before_vowel").get(form, (form,))[0]
-    return form
-
-
 def present(infinitive: str) -> dict[str, str]:
     """Return the French present tense by person."""
     stem = infinitive[:-2]
     soft = stem + "e" if stem.endswith("g") else stem
     regular = (stem + "e", stem + "e", soft + "ons", stem + "ez", stem + "ent")
-    return dict(zip(PERSONS, forms("irregular").get(infinitive, regular), strict=False))
+    return dict(zip(PERSONS, FORMS["irregular"].get(infinitive, regular), strict=False))
 
 
 def imparfait(infinitive: str) -> dict[str, str]:
@@ -174,6 +136,6 @@ def imparfait(infinitive: str) -> dict[str, str]:
 
 def participle(infinitive: str, gender: str = "m", plural: bool = False) -> str:
     """Return the French past participle in agreement."""
-    *_, form = forms("irregular").get(infinitive, [infinitive[:-2] + "é"])
+    *_, form = FORMS["irregular"].get(infinitive, [infinitive[:-2] + "é"])
     form += "e" if gender == "f" else ""
     return french_plural(form) if plural else form

@@ -1,6 +1,5 @@
 """Phenomena that sentences of the toy language show, and words with several senses in them."""
 
-import functools
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -17,16 +16,11 @@ class Occurrence(NamedTuple):
     sense: str  # its French translation, in the singular
 
 
-@functools.cache
-def _sense_of() -> dict[tuple[str, str], tuple[str, str]]:
-    """Map words in both languages, singular and plural, to the singular."""
-    singular = {
-        (noun.english, noun.french): (noun.english, noun.french) for noun in lexicon.senses()
-    }
-    return singular | {
-        (lexicon.english_plural(english), lexicon.french_plural(french)): (english, french)
-        for english, french in singular
-    }
+# The senses of words in both languages, in the singular, by their singular and their plural forms.
+_SENSES = {noun[:2]: noun[:2] for noun in lexicon.SENSES}
+for _english, _french in [*_SENSES]:
+    _plural = lexicon.english_plural(_english), lexicon.french_plural(_french)
+    _SENSES[_plural] = _english, _french
 
 
 def occurrences(pairs: Iterable[SentencePair]) -> list[Occurrence]:
@@ -35,30 +29,27 @@ def occurrences(pairs: Iterable[SentencePair]) -> list[Occurrence]:
     for number, pair in enumerate(pairs):
         english, french = tokenize(pair.source), tokenize(pair.target)
         for source, target in pair.alignment:
-            if sense := _sense_of().get((english[source], french[target])):
+            if sense := _SENSES.get((english[source], french[target])):
                 listed.append(Occurrence(number, source, *sense))
     return listed
 
 
-def phenomena(pair: SentencePair) -> dict[str, bool]:
-    """Return whether a sentence shows each phenomenon.
+def phenomena(pair: SentencePair) -> set[str]:
+    """Return the phenomena that a sentence shows.
 
     agreement: an adjective is not in the masculine singular, its dictionary form; order: the
     translations of words are in another order; polysemy: a word has several senses.
     """
     english, french = tokenize(pair.source), tokenize(pair.target)
-    links = sorted(pair.alignment)
-    targets = [target for _, target in links]
-    adjectives = [
-        (lexicon.adjectives()[english[source]], french[target])
-        for source, target in links
-        if english[source] in lexicon.adjectives()
-    ]
-    return {
-        "agreement": any(adjective.masculine != form for adjective, form in adjectives),
-        "order": targets != sorted(targets),
-        "polysemy": bool(occurrences([pair])),
-    }
+    shown, last = set(), 0
+    for source, target in sorted(pair.alignment):
+        adjective = lexicon.ADJECTIVES.get(english[source])
+        if adjective and adjective.masculine != french[target]:
+            shown.add("agreement")
+        if target < last:
+            shown.add("order")
+        last = target
+    return shown | ({"polysemy"} if occurrences([pair]) else set())
 
 
 def by_phenomenon(
@@ -75,9 +66,8 @@ def by_phenomenon(
     """
     hits: dict[str, list[bool]] = {"agreement": [], "order": [], "polysemy": []}
     for pair, translation in zip(pairs, translations, strict=True):
-        for name, is_shown in phenomena(pair).items():
-            if is_shown:
-                hits[name].append(translation == pair.target)
+        for name in phenomena(pair):
+            hits[name].append(translation == pair.target)
     return {
         name: {"sentences": len(right), "exact_match": sum(right) / len(right)}
         for name, right in hits.items()

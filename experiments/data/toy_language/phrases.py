@@ -25,11 +25,10 @@ _SELDOM_OWNED = (
 )  # fmt: skip
 
 
-@dataclass(eq=False, slots=True)
-class English:
+class English(str):
     """One English word at one position of a sentence."""
 
-    text: str
+    __slots__ = ()
 
 
 class French(NamedTuple):
@@ -73,7 +72,7 @@ def phrase(english_text: str, french_text: str) -> Phrase:
 def definite(english_text: str, article: str, noun: str) -> Phrase:
     """Return a name whose French article translates *the*, or nothing if English has none."""
     words = english(english_text)
-    the = [word for word in words if word.text == "the"]
+    the = [word for word in words if word == "the"]
     return Phrase(words, french(article, the) + french(noun, words[len(the) :]))
 
 
@@ -83,21 +82,21 @@ def finish(sentence: Phrase) -> SentencePair:
     >>> finish(phrase("Paul", "Paul") + phrase("of", "de") + definite("Africa", "la", "Afrique"))
     SentencePair(source='Paul of Africa', target="Paul de l'Afrique", links='0-0 1-1 2-3')
     """
-    contractions = {(first, second): word for first, second, word in lexicon.table("contraction")}
+    contractions = {(first, second): word for first, second, word in lexicon.TABLES["contraction"]}
     spelt: list[French] = []
     for text, sources in reversed(sentence.french):
         following = spelt[-1].text if spelt else "."
         if (text, following) in contractions:
             sources += spelt.pop().sources
             text = contractions[text, following]
-        elif text in lexicon.forms("elided") and lexicon.starts_with_vowel(following):
-            text = lexicon.forms("elided")[text][0]
+        elif text in lexicon.FORMS["elided"] and lexicon.starts_with_vowel(following):
+            text = lexicon.FORMS["elided"][text][0]
         spelt.append(French(text, sources))
     spelt.reverse()
     place = {id(word): i for i, word in enumerate(sentence.english)}
     links = sorted({(place[id(s)], j) for j, word in enumerate(spelt) for s in word.sources})
     return SentencePair(
-        " ".join(word.text for word in sentence.english),
+        " ".join(sentence.english),
         " ".join(word.text for word in spelt).replace("' ", "'"),
         " ".join(f"{source}-{target}" for source, target in links),
     )
@@ -132,7 +131,7 @@ def _determiners(noun: Noun, plural: bool, negated: bool) -> list[str]:
     if noun.kind in COUNTLESS:
         return ["the", "the", "some", "some", "some", "his", "her"]
     pool = ["the"] * 4 + ["this"]
-    if noun.english in lexicon.forms("owned") or noun.kind not in _SELDOM_OWNED:
+    if noun.english in lexicon.FORMS["owned"] or noun.kind not in _SELDOM_OWNED:
         pool += _POSSESSIVES
     if not plural:
         return pool + ["a"] * 4
@@ -143,13 +142,13 @@ def _determiners(noun: Noun, plural: bool, negated: bool) -> list[str]:
 def _determine(determiner: str, rest: Phrase, noun: Noun, plural: bool) -> Phrase:
     """Add a determiner to a noun with its adjectives."""
     word = determiner
-    form = lexicon.forms("determiner")[word][2 if plural else noun.gender == "f"]
+    form = lexicon.FORMS["determiner"][word][2 if plural else noun.gender == "f"]
     if word == "some" and plural and rest.french[0].text != lexicon.french_plural(noun.french):
         form = "de"  # before an adjective: de grands chiens
     if word == "no":  # the object of a negation: il ne mange pas de pomme
         word = "any" if plural or noun.kind in COUNTLESS else "a"
     if word == "a":
-        following = rest.english[0].text
+        following = rest.english[0]
         word = "an" if following[0] in "aeiouAEIOU" or following == "honest" else "a"
     if word == "this" and plural:
         word = "these"
@@ -274,8 +273,13 @@ class Draft:
     ) -> Phrase:
         """Return an adjective in agreement; `next_word` is the French noun that it may precede."""
         self.content.add(adjective.english)
+        form = adjective.feminine if gender == "f" else adjective.masculine
+        if plural:
+            form = lexicon.french_plural(form)
+        elif next_word and lexicon.starts_with_vowel(next_word):
+            form = lexicon.FORMS["before_vowel"].get(form, (form,))[0]
         words = english(adjective.english)
-        return Phrase(words, french(lexicon.agree(adjective, gender, plural, next_word), words))
+        return Phrase(words, french(form, words))
 
     def person_name(self) -> NounPhrase:
         """Choose Jane, or Jane and Paul: feminine only if both are."""
@@ -288,13 +292,13 @@ class Draft:
 
     def _new_name(self) -> tuple[str, str]:
         """Choose a name that the sentence does not contain yet, and its gender."""
-        chosen = self.choose([name for name in lexicon.table("name") if name[0] not in self.named])
+        chosen = self.choose([name for name in lexicon.TABLES["name"] if name[0] not in self.named])
         self.named.add(chosen[0])
         return chosen
 
     def speaker(self) -> NounPhrase:
         """Choose I, we, you, he or she."""
-        word, french_word, person, gender = self.choose(lexicon.table("pronoun"))
+        word, french_word, person, gender = self.choose(lexicon.TABLES["pronoun"])
         return referring(phrase(word, french_word), gender, person)
 
     def subject(self, kinds: Sequence[str]) -> NounPhrase:
@@ -315,7 +319,7 @@ class Draft:
 
     def country(self, use: str) -> Phrase:
         """Choose a country or town: `in`, `to` or `from` it, or as an `object`."""
-        name, french_name, article = self.choose(lexicon.table("country"))
+        name, french_name, article = self.choose(lexicon.TABLES["country"])
         self.combinations.add(("place", use, name))
         if use == "object":
             return definite(name, article, french_name)
@@ -328,7 +332,7 @@ class Draft:
         if self.chance(0.3):
             return self.country("in")
         noun = self.pick_noun(("land", "shore", "water", "building"))
-        fitting = [row for row in lexicon.table("preposition") if noun.kind in row[2].split("/")]
+        fitting = [row for row in lexicon.TABLES["preposition"] if noun.kind in row[2].split("/")]
         word, french_word, _ = self.choose(fitting)
         self.combine("place", word, noun)
         where = self.noun_phrase(noun, determiner=self.choose(("the", "the", "the", "a", "this")))

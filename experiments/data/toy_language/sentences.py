@@ -70,12 +70,12 @@ def manner(d: Draft, verb: Verb, who: NounPhrase, past: bool) -> Manner:
                 fitting = ("not", "never")
         how.negation = d.choose(fitting)
     elif not completed and verb.english not in (*_STATES, "be") and d.chance(0.12):
-        how.adverb = d.choose(lexicon.table("adverb"))
+        how.adverb = d.choose(lexicon.TABLES["adverb"])
     easy = verb.past == "avoir" if past else verb.english in _SPOKEN
     unspoken = (who.gender == "?" and not easy) or (past and not verb.english_past)
     if unspoken or (verb.english != "be" and who.kind == "person" and d.chance(0.1)):
         modal = "want" if verb.english in _STATES else d.choose(("want", "can"))
-        how.modal = lexicon.verbs()[modal]
+        how.modal = lexicon.VERBS[modal]
         how.adverb = ("", "")
         if how.negation == "never":
             how.negation = "not"
@@ -106,11 +106,13 @@ def conjugate(verb: Verb, subject: NounPhrase, how: Manner) -> Phrase:
     if not how.modal:
         translation = how.pronouns.french + translation
     if how.negation:
-        closing = french(lexicon.forms("negation")[how.negation][0], negation)
+        closing = french(lexicon.FORMS["negation"][how.negation][0], negation)
         translation = french("ne", negation) + translation + closing
     translation = translation + adverb.french
-    if is_compound:
-        translation += french(_participle(finite, subject, how), meaning)
+    if is_compound:  # the participle agrees with the subject (être) or a preceding object (avoir)
+        agreeing = subject if finite.past == "être" else how.fronted
+        agreement = (agreeing.gender, agreeing.plural) if agreeing else ()
+        translation += french(lexicon.participle(finite.french, *agreement), meaning)
     if how.modal:
         translation += how.pronouns.french + french(verb.french, infinitive)
     return Phrase(words + infinitive + how.pronouns.english, translation)
@@ -131,26 +133,18 @@ def _english_verb(verb: Verb, subject: NounPhrase, how: Manner) -> tuple[list, l
     return english(how.negation or ""), english(f"{form} {verb.particle}")
 
 
-def _participle(verb: Verb, subject: NounPhrase, how: Manner) -> str:
-    """Return the participle: it agrees with the subject (être) or a preceding object (avoir)."""
-    agrees_with = subject if verb.past == "être" else how.fronted
-    if agrees_with is None:
-        return lexicon.participle(verb.french)
-    return lexicon.participle(verb.french, agrees_with.gender, agrees_with.plural)
-
-
 def _plain_verbs(kind: str) -> list[Verb]:
     """Return the verbs of a class of subjects, without an indirect object or a second verb."""
-    verbs = (verb for verb in lexicon.verbs().values() if kind in verb.subjects)
+    verbs = (verb for verb in lexicon.VERBS.values() if kind in verb.subjects)
     return [verb for verb in verbs if verb.complement not in ("give", "modal")]
 
 
 def pick_verb(d: Draft, who: NounPhrase) -> Verb:
     """Choose a verb for the subject; I, we and you prefer `_SPOKEN`."""
     if who.kind == "person" and d.chance(0.15):  # their participles have the most forms
-        return lexicon.verbs()[d.choose(_MOVING)]
+        return lexicon.VERBS[d.choose(_MOVING)]
     if who.gender == "?" and d.chance(0.6):
-        return lexicon.verbs()[d.choose(_SPOKEN)]
+        return lexicon.VERBS[d.choose(_SPOKEN)]
     return d.choose(_plain_verbs(who.kind))
 
 
@@ -177,7 +171,7 @@ def _complement(d: Draft, verb: Verb, negated: bool) -> Phrase:
             where = d.noun_phrase(noun, determiner=determiner, plural=False)
             return phrase("in", "dans") + where
         case "play":
-            english_name, article, name, preposition = d.choose(lexicon.table("played"))
+            english_name, article, name, preposition = d.choose(lexicon.TABLES["played"])
             d.combinations.add(("play", "play", english_name))
             return Phrase([], french(preposition)) + definite(english_name, article, name)
         case "none":
@@ -201,23 +195,23 @@ def _direct_object(d: Draft, verb: Verb, kinds: Sequence[str], negated: bool = F
 def time(d: Draft, past: bool) -> Phrase:
     """Choose a time: in September, every morning, yesterday."""
     if d.chance(0.3):
-        return phrase("in", "en") + phrase(*d.choose(lexicon.table("month")))
+        return phrase("in", "en") + phrase(*d.choose(lexicon.TABLES["month"]))
     tenses = ("any", "past" if past else "present")
-    fitting = [words for *words, tense in lexicon.table("time") if tense in tenses]
+    fitting = [words for *words, tense in lexicon.TABLES["time"] if tense in tenses]
     return phrase(*d.choose(fitting))
 
 
 def is_adjective(d: Draft, who: NounPhrase, past: bool, *, passing: bool = False) -> Phrase:
     """Return "is happy" in agreement with the subject; `passing` excludes sizes and origins."""
     if who.noun and who.noun.cues:  # the attribute is its cue
-        fitting = [lexicon.adjectives()[word] for word in who.noun.adjectives]
+        fitting = [lexicon.ADJECTIVES[word] for word in who.noun.adjectives]
     else:
         fitting = [
             a for a in lexicon.adjectives_of(who.kind)
             if a.english not in d.content and a.english not in _NOT_PREDICATED
             and (a.order == "quality" or not passing)
         ]  # fmt: skip
-    be = lexicon.verbs()["be"]
+    be = lexicon.VERBS["be"]
     how, adjective = manner(d, be, who, past), d.choose(fitting)
     d.combine("adjective", adjective.english, who.noun)
     return conjugate(be, who, how) + d.agreeing(adjective, who.gender, who.plural)
@@ -244,7 +238,7 @@ def _action(d: Draft, who: NounPhrase, verb: Verb, past: bool, share_timed: floa
 
 def attribute(d: Draft) -> Phrase:
     """Build a sentence with an attribute: the car is not red."""
-    noun = d.choose([noun for noun in lexicon.nouns().values() if lexicon.adjectives_of(noun.kind)])
+    noun = d.choose([noun for noun in lexicon.NOUNS.values() if lexicon.adjectives_of(noun.kind)])
     who = d.noun_phrase(noun, adjectives=None if d.chance(0.3) else ())
     return who + is_adjective(d, who, d.chance(0.4))
 
@@ -263,7 +257,7 @@ def object_relative(d: Draft) -> Phrase:
     """Build an object relative clause: la pomme que Marie a achetée est rouge."""
     verb = d.choose([v for v in _plain_verbs("person") if v.complement == "object"])
     kinds = verb.objects - {"drink", "beverage", "person"}
-    fitting = [noun for noun in lexicon.nouns().values() if noun.kind in kinds]
+    fitting = [noun for noun in lexicon.NOUNS.values() if noun.kind in kinds]
     if not fitting:
         return simple(d)
     thing = d.noun_phrase(d.choose(fitting), determiner=d.choose(("the", "the", "this")))
@@ -288,16 +282,16 @@ def anaphora(d: Draft) -> Phrase:
     who, past = d.subject(("person",)), d.chance(0.6)
     past = past or who.gender == "?"
     verb = d.choose([
-        v for v in lexicon.verbs().values()
-        if v.objects & lexicon.verbs()["buy"].objects and "person" in v.subjects
+        v for v in lexicon.VERBS.values()
+        if v.objects & lexicon.VERBS["buy"].objects and "person" in v.subjects
         and v.english not in ("find", "choose", "see", "build", "write")
         and (not past or v.past == "avoir")
     ])  # fmt: skip
-    first_verbs = [lexicon.verbs()[word] for word in ("buy", "find", "choose", "see")]
+    first_verbs = [lexicon.VERBS[word] for word in ("buy", "find", "choose", "see")]
     first = d.choose([v for v in first_verbs if v.objects & verb.objects and v is not verb])
     thing = _direct_object(d, first, sorted(first.objects & verb.objects))
     words = who + conjugate(first, who, Manner(past=past)) + thing
-    words += phrase(*d.choose(lexicon.table("conjunction")[:2]))
+    words += phrase(*d.choose(lexicon.TABLES["conjunction"][:2]))
     how = manner(d, verb, who, past)
     how.fronted, how.pronouns = thing, object_pronoun(thing)
     if verb.complement != "give":
@@ -311,9 +305,9 @@ def anaphora(d: Draft) -> Phrase:
 
 def giving(d: Draft) -> Phrase:
     """Build an indirect object, as a noun or a pronoun: Paul gives the book to Marie, or to her."""
-    who, verb = d.subject(("person",)), lexicon.verbs()[d.choose(_GIVING)]
+    who, verb = d.subject(("person",)), lexicon.VERBS[d.choose(_GIVING)]
     how = manner(d, verb, who, d.chance(0.5))
-    noun = d.choose([noun for noun in lexicon.nouns().values() if noun.kind in verb.objects])
+    noun = d.choose([noun for noun in lexicon.NOUNS.values() if noun.kind in verb.objects])
     d.combine("object", verb.english, noun)
     thing = d.noun_phrase(noun, negated=how.negation is not None)
     if d.chance(0.5):
@@ -328,10 +322,8 @@ def giving(d: Draft) -> Phrase:
 
 
 def _to_somebody(d: Draft) -> Phrase:
-    named = d.chance(0.5)
-    return phrase("to", "à") + (
-        d.person_name() if named else d.noun_phrase(d.pick_noun(["person"]))
-    )
+    somebody = d.person_name() if d.chance(0.5) else d.noun_phrase(d.pick_noun(["person"]))
+    return phrase("to", "à") + somebody
 
 
 def pronoun_object(d: Draft) -> Phrase:
@@ -379,7 +371,7 @@ def two_sentences(d: Draft) -> Phrase:
 
 def _conjunctions(d: Draft) -> list[tuple[str, str]]:
     """Choose one or two different conjunctions."""
-    return d.rng.sample(lexicon.table("conjunction"), 1 + d.chance(0.35))
+    return d.rng.sample(lexicon.TABLES["conjunction"], 1 + d.chance(0.35))
 
 
 def _state_or_action(d: Draft, who: NounPhrase, past: bool) -> Phrase:
@@ -392,21 +384,21 @@ def _state_or_action(d: Draft, who: NounPhrase, past: bool) -> Phrase:
 
 def polysemous(d: Draft) -> Phrase:
     """Build a sentence with a polysemous word and a cue: before or after it, near or far."""
-    noun = d.choose(lexicon.senses())
+    noun = d.choose(lexicon.SENSES)
     frames = ["adjective"] * bool(noun.adjectives) + ["whole"] * bool(noun.wholes)
     frames += ["attribute"] * bool(noun.adjectives)
     frames += ["subject", "earlier subject", "later subject"] * bool(noun.owners)
     match d.choose(frames):
         case "adjective":  # Paul finds the rusty nail
             who, cue = d.subject(("person",)), d.choose(noun.adjectives)
-            return who + _handles(d, who, noun, d.chance(0.5), [lexicon.adjectives()[cue]])
+            return who + _handles(d, who, noun, d.chance(0.5), [lexicon.ADJECTIVES[cue]])
         case "whole":  # Paul finds the bark of the old tree
             who, cue = d.subject(("person",)), d.choose(noun.wholes)
-            whole = d.noun_phrase(lexicon.nouns()[cue], determiner=d.choose(("the", "this")))
+            whole = d.noun_phrase(lexicon.NOUNS[cue], determiner=d.choose(("the", "this")))
             return who + _handles(d, who, noun, d.chance(0.5)) + phrase("of", "de") + whole
         case "attribute":  # the bank that Paul saw is muddy
             thing, past = d.noun_phrase(noun, determiner="the", adjectives=()), d.chance(0.5)
-            verb = lexicon.verbs()[d.choose(_NEUTRAL)]
+            verb = lexicon.VERBS[d.choose(_NEUTRAL)]
             return _that(d, thing, verb, past) + is_adjective(d, thing, past)
         case "subject":  # the banker finds the bank
             owner, past = _owner(d, noun), d.chance(0.5)
@@ -425,18 +417,18 @@ def polysemous(d: Draft) -> Phrase:
 
 
 def _owner(d: Draft, noun: Noun) -> NounPhrase:
-    return d.noun_phrase(lexicon.nouns()[d.choose(noun.owners)])
+    return d.noun_phrase(lexicon.NOUNS[d.choose(noun.owners)])
 
 
 def _conjunction(d: Draft) -> Phrase:
-    return phrase(*d.choose(lexicon.table("conjunction")))
+    return phrase(*d.choose(lexicon.TABLES["conjunction"]))
 
 
 def _handles(
     d: Draft, who: NounPhrase, noun: Noun, past: bool, adjectives: Sequence[Adjective] = ()
 ) -> Phrase:
     """Return a verb that fits every sense of the noun, with the noun as its object."""
-    verb = lexicon.verbs()[d.choose(_NEUTRAL)]
+    verb = lexicon.VERBS[d.choose(_NEUTRAL)]
     how = manner(d, verb, who, past)
     thing = d.noun_phrase(noun, adjectives=adjectives, negated=how.negation is not None)
     return conjugate(verb, who, how) + thing
@@ -447,6 +439,7 @@ _SHARES = {
     simple: 18, attribute: 6, subject_relative: 13, object_relative: 10, anaphora: 16,
     giving: 8, pronoun_object: 4, two_clauses: 12, two_sentences: 9, polysemous: 24,
 }  # fmt: skip
+_CONSTRUCTIONS = [build for build, share in _SHARES.items() for _ in range(share)]
 
 
 def derive(rng: random.Random) -> tuple[SentencePair, set[tuple[str, str, str]]]:
@@ -455,15 +448,9 @@ def derive(rng: random.Random) -> tuple[SentencePair, set[tuple[str, str, str]]]
     Returns:
         The sentence with its translation, and the combinations of words in it.
     """
-    constructions = [build for build, share in _SHARES.items() for _ in range(share)]
     while True:
         d = Draft(rng)
-        sentence = d.choose(constructions)(d)
-        if all(_is_clear(noun, d.content) for noun in d.senses):
+        sentence = d.choose(_CONSTRUCTIONS)(d)
+        cued = [sense for sense in lexicon.SENSES if sense.cues & d.content]
+        if all([s for s in cued if s.english == noun.english] == [noun] for noun in d.senses):
             return finish(sentence), d.combinations
-
-
-def _is_clear(noun: Noun, content: set[str]) -> bool:
-    """Return whether there are cues of this sense, and none of the other senses of the word."""
-    same_word = [sense for sense in lexicon.senses() if sense.english == noun.english]
-    return [sense for sense in same_word if sense.cues & content] == [noun]
