@@ -96,6 +96,7 @@ def dataset(*, source: Any, contains: Sequence[str]) -> Callable[[type], type]: 
     """
 
     def register(config: type) -> type:
+        config.is_shared = source.text.shared
         DATASETS(config.name)(Dataset(config, source, contains))
         return config
 

@@ -10,21 +10,20 @@ import gzip
 import sys
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import product
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, ClassVar, NamedTuple
+from typing import IO, NamedTuple
 
 from experiments.config.build import option
 from experiments.config.parts import Data
 from experiments.data.source import Source
 from experiments.data.subwords import Subwords
 from experiments.data.tokenizers import SentencePair
-from experiments.errors import UsageError, one_of
+from experiments.errors import UsageError
 
 COMPRESSED = ".gz"
-UNREADABLE = OSError, EOFError, zlib.error  # of a file that may be compressed
 
 
 class Line(NamedTuple):
@@ -47,18 +46,16 @@ class Line(NamedTuple):
 class CorpusData(Data):
     """Base of the config of pairs in files, whose text is subwords."""
 
-    is_shared: ClassVar[None] = None
     path: str = option("", "folder of the data")
     source: str = option("en", "language that is read")
     target: str = option("de", "language that is written")
     tokenized: bool = option(False, "whether the text is tokenized: BLEU then counts its tokens")
-    faults: str = option("refuse", "or drop: pairs with an empty side, bad bytes, too many words")
+    faults: str = option(
+        "refuse",
+        "or drop: pairs with an empty side, bad bytes, too many words",
+        among=("refuse", "drop"),
+    )
     longest: int = option(100, "words of the longest sentence", least=1)
-
-    def __post_init__(self) -> None:
-        """Check the fields."""
-        super().__post_init__()
-        one_of("faults", self.faults, ("refuse", "drop"))
 
     def lines(self, split: str) -> Iterator[tuple[Line, ...]]:
         """Yield both sides of every pair of a split; the source alone if `target` is ""."""
@@ -116,18 +113,14 @@ def warn_dropped(split: str, number: int, total: int, why: str) -> None:
     print(f"{split}: {number:,} of {total:,} pairs left out: {why}", file=sys.stderr)
 
 
-def _name(config: CorpusData) -> str:
-    return name_of_files(config.list_files(), config)
+def name_of_files(config: CorpusData) -> str:
+    """Name the text of a config with files: by all fields, and path, size and time of each file."""
+    stats = [(str(path.resolve()), path.stat()) for path in sorted(config.list_files())]
+    return f"{config} {[(path, at.st_size, at.st_mtime_ns) for path, at in stats]}"
 
 
-CORPUS = Source(load, text=Subwords(), name=_name)
-CORPUS_OR_TEXT = Source(load, text=Subwords(), name=_name, may_lack_target=True)
-
-
-def name_of_files(files: Iterable[Path], *options: object) -> str:
-    """Name the text of files by their path, size and time, and by what is done with it."""
-    stats = [(path.resolve(), path.stat()) for path in sorted(files)]
-    return repr([*options, *((str(path), at.st_size, at.st_mtime_ns) for path, at in stats)])
+CORPUS = Source(load, text=Subwords(), name=name_of_files)
+CORPUS_OR_TEXT = replace(CORPUS, may_lack_target=True)
 
 
 def find_files(stem: Path, forms: Sequence[Sequence[str]], hint: str = "") -> Sequence[Path]:
@@ -139,12 +132,12 @@ def find_files(stem: Path, forms: Sequence[Sequence[str]], hint: str = "") -> Se
         ValueError: no such files.
     """
 
-    def present(end: str) -> list[Path]:
-        paths = (Path(f"{stem}{end}{more}") for more in ("", COMPRESSED))
-        return [path for path in paths if path.is_file()]
+    def present(end: str) -> Path | None:
+        plain, compressed = Path(f"{stem}{end}"), Path(f"{stem}{end}{COMPRESSED}")
+        return plain if plain.is_file() else compressed if compressed.is_file() else None
 
     for form in forms:
-        for paths in product(*map(present, form)):
+        if all(paths := [*map(present, form)]):
             return paths
     names = " and no ".join(" and ".join(f"{stem}{end}" for end in form) for form in forms)
     raise ValueError(f"data.path has no {names}, plain or as {COMPRESSED}{hint}")
@@ -158,22 +151,20 @@ def find_split(config: CorpusData, split: str, forms: Sequence[Sequence[str]]) -
     return find_files(Path(config.path) / getattr(config.files, split), forms, hint)
 
 
-def open_file(path: Path) -> IO[bytes]:
-    """Open a file that may be compressed."""
-    return gzip.open(path) if path.suffix == COMPRESSED else path.open("rb")
+@contextmanager
+def opened(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file that may be compressed; a UsageError names one that cannot be read."""
+    try:
+        with gzip.open(path) if path.suffix == COMPRESSED else path.open("rb") as file:
+            yield file
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}") from error
 
 
 def read_lines(path: Path) -> Iterator[Line]:
-    r"""Yield the lines of a file, which "\n" ends; a byte order mark is left out.
-
-    Raises:
-        UsageError: a file that cannot be read.
-    """
-    try:
-        with open_file(path) as file:
-            for number, line in enumerate(file, start=1):
-                text = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
-                if text:  # not a byte order mark alone
-                    yield Line.of(f"{path}, line {number}", text.removesuffix(b"\n"))
-    except UNREADABLE as error:
-        raise UsageError(f"{path} cannot be read: {error}") from error
+    r"""Yield the lines of a file, which "\n" ends, as `opened`; a byte order mark is left out."""
+    with opened(path) as file:
+        for number, line in enumerate(file, start=1):
+            text = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
+            if text:  # not a byte order mark alone
+                yield Line.of(f"{path}, line {number}", text.removesuffix(b"\n"))

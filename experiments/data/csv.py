@@ -8,17 +8,11 @@ import io
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from experiments.config.build import option
 from experiments.config.parts import Splits
-from experiments.data.corpora import (
-    CORPUS_OR_TEXT,
-    UNREADABLE,
-    CorpusData,
-    Line,
-    find_split,
-    open_file,
-)
+from experiments.data.corpora import CORPUS_OR_TEXT, CorpusData, Line, find_split, opened
 from experiments.errors import UsageError
 from experiments.registry import dataset
 
@@ -40,13 +34,13 @@ class CsvData(CorpusData):
         (path,) = find_split(self, split, [[".csv"]])
         last = 0  # line of the last row that was read
         try:
-            with io.TextIOWrapper(open_file(path), encoding="utf-8-sig", newline="") as file:
-                reader = csv.reader(file, strict=True)  # else a stray quote joins rows
+            with opened(path) as file:
+                text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
+                reader = csv.reader(text, strict=True)  # else a stray quote joins rows
                 header, last = next(reader, []), reader.line_num
-                columns = {name: header.index(name) for name in self._names(header, str(path))}
+                columns = self._columns(header, path)
                 for row in filter(None, reader):
-                    last = reader.line_num
-                    fault = ""
+                    last, fault = reader.line_num, ""
                     if len(row) != len(header):  # a comma in a text without quotes moves columns
                         fault = f"{len(row)} fields, not {len(header)}"
                         row += [""] * len(header)
@@ -60,15 +54,15 @@ class CsvData(CorpusData):
             raise UsageError(
                 f"{path}: the row after line {last} cannot be read, check its quotes: {error}"
             ) from error
-        except (*UNREADABLE, UnicodeDecodeError) as error:
-            raise UsageError(f"{path} cannot be read: {error}") from error
 
-    def _names(self, header: list[str], path: str) -> list[str]:
-        names = {"source": self.source, "target": self.target}
-        for side, name in names.items():
-            if name and (number := header.count(name)) != 1:
-                raise ValueError(
-                    f"data.{side}={name!r} must be one column of {path}, got {number}: it has "
-                    f"{', '.join(header) or 'none'}"
-                )
-        return [*filter(None, names.values())]
+    def _columns(self, header: list[str], path: Path) -> dict[str, int]:
+        columns = {}
+        for side in ("source", "target"):
+            if name := getattr(self, side):
+                if (number := header.count(name)) != 1:
+                    raise ValueError(
+                        f"data.{side}={name!r} must be one column of {path}, got {number}: it has "
+                        f"{', '.join(header) or 'none'}"
+                    )
+                columns[name] = header.index(name)
+        return columns

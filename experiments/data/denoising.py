@@ -5,11 +5,10 @@ order can be restored after a permutation. Each kind of noise (section 2.2 of th
 function of (tokens, random, rate), and keeps at least one token.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 
@@ -19,7 +18,6 @@ from experiments.data.sequences import generator
 from experiments.data.source import Source
 from experiments.data.tokenizers import SentencePair, Words
 from experiments.data.toy import ToySizes, load_pairs
-from experiments.errors import one_of
 from experiments.registry import dataset
 
 FEWEST, MOST = 2, 4  # sentences of a document
@@ -67,9 +65,7 @@ def permute(tokens: Sequence[str], random: np.random.Generator, rate: float) -> 
     return f" {BETWEEN} ".join(random.permutation(sentences).tolist()).split()
 
 
-NOISES: dict[str, Callable[..., list[str]]] = {
-    noise.__name__: noise for noise in (mask, delete, infill, permute)
-}
+NOISES = {"mask": mask, "delete": delete, "infill": infill, "permute": permute}
 
 
 def documents(sentences: Sequence[str], random: np.random.Generator) -> Iterator[str]:
@@ -130,15 +126,10 @@ class DenoisingSizes(Sizes):
 class DenoisingData(RandomData):
     """Noised documents of the toy language, and the documents."""
 
-    is_shared: ClassVar[bool] = True
     name: str = "denoising"
     passes: int = option(3, "over the training sentences, with other noise in each", least=1)
     sizes: DenoisingSizes = field(default_factory=DenoisingSizes)
-    noise: tuple[str, ...] = option(("permute", "infill"), f"in this order: {', '.join(NOISES)}")
+    noise: tuple[str, ...] = option(
+        ("permute", "infill"), f"in this order: {', '.join(NOISES)}", among=NOISES
+    )
     rates: Rates = field(default_factory=Rates)
-
-    def __post_init__(self) -> None:
-        """Check the fields."""
-        super().__post_init__()
-        for name in self.noise:
-            one_of("noise", name, NOISES)

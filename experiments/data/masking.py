@@ -75,26 +75,23 @@ class MaskedBatches(Batches[MaskedBatch]):
     def rows(self, number: int) -> Rows[MaskedBatch]:
         """The rows of a batch; in evaluation the gaps depend on the sentence alone."""
         num_rows, read = self._batches.rows(number)
-        gaps = self._gaps_of_step if isinstance(self._batches, ShuffledBatches) else self._fixed
 
         def masked(part: slice) -> MaskedBatch:
             batch = read(part)
-            inputs, chosen = gaps(batch, number, num_rows, part)
+            if isinstance(self._batches, ShuffledBatches):
+                seed = self._seed, number
+                gaps = make_gaps(batch.source, self._vocab_size, seed, num_rows, part)
+            else:
+                gaps = self._fixed_gaps(batch, self._batches.members(number)[part])
+            inputs, chosen = gaps
             return MaskedBatch(inputs, batch.source_lengths, batch.source, chosen)
 
         return Rows(num_rows, masked)
 
-    def _gaps_of_step(
-        self, batch: Batch, step: int, num_rows: int, part: slice
-    ) -> tuple[np.ndarray, np.ndarray]:
-        return make_gaps(batch.source, self._vocab_size, (self._seed, step), num_rows, part)
-
-    def _fixed(
-        self, batch: Batch, number: int, _: int, part: slice
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def _fixed_gaps(self, batch: Batch, members: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         inputs, chosen = batch.source.copy(), np.zeros_like(batch.source, bool)
-        members = self._batches.members(number)[part].tolist()
-        for row, (member, length) in enumerate(zip(members, batch.source_lengths, strict=False)):
+        rows = zip(members.tolist(), batch.source_lengths, strict=False)
+        for row, (member, length) in enumerate(rows):
             words, seed = batch.source[row, :length], (self._seed, member)
             gaps = make_gaps(words, self._vocab_size, seed, length)
             inputs[row, :length], chosen[row, :length] = gaps

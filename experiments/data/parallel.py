@@ -17,14 +17,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from experiments.config.parts import Splits
-from experiments.data.corpora import (
-    CORPUS,
-    CorpusData,
-    Line,
-    find_files,
-    find_split,
-    read_lines,
-)
+from experiments.data.corpora import CORPUS, CorpusData, Line, find_files, find_split, read_lines
 from experiments.errors import UsageError
 from experiments.registry import dataset
 

@@ -7,6 +7,7 @@ for training. The cutoff of the authors is 22; Csordás et al. (EMNLP 2021) have
 can be chosen by its scores on longer commands than it was trained on, without the test split.
 """
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,12 +18,13 @@ from experiments.config.parts import RandomData
 from experiments.data.sequences import generator
 from experiments.data.source import Source
 from experiments.data.tokenizers import SentencePair
-from experiments.errors import one_of
 from experiments.files import read_lines
 from experiments.registry import dataset
 
+Commands = list[SentencePair]
 
-def load(config: "ScanData", split: str, _: Path) -> list[SentencePair]:
+
+def load(config: "ScanData", split: str, _: Path) -> Commands:
     """Return a split; train and validation have no command in common."""
     train, test = _read(config, "train"), _read(config, "test")
     number, longest = len(train + test), max(map(_actions, train + test))
@@ -43,9 +45,7 @@ def load(config: "ScanData", split: str, _: Path) -> list[SentencePair]:
     return {"train": train, "validation": validation, "test": test}[split]
 
 
-def _cut(
-    commands: list[SentencePair], fewest: int
-) -> tuple[list[SentencePair], list[SentencePair]]:
+def _cut(commands: Commands, fewest: int) -> tuple[Commands, Commands]:
     """Return the shorter commands, and those of at least `fewest` actions."""
     shorter = [pair for pair in commands if _actions(pair) < fewest]
     return shorter, [pair for pair in commands if _actions(pair) >= fewest]
@@ -55,7 +55,7 @@ def _actions(pair: SentencePair) -> int:
     return len(pair.target.split())
 
 
-def _read(config: "ScanData", part: str) -> list[SentencePair]:
+def _read(config: "ScanData", part: str) -> Commands:
     path = Path(config.path) / f"{config.split}_{part}.txt"
     if not path.is_file():
         raise ValueError(
@@ -64,12 +64,11 @@ def _read(config: "ScanData", part: str) -> list[SentencePair]:
         )
     pairs = []
     for number, line in enumerate(read_lines(path), start=1):
-        command, separator, actions = line.partition(" OUT: ")
-        if not separator or not command.startswith("IN: "):
+        if not (match := re.fullmatch("IN: (.*?) OUT: (.*)", line)):
             raise ValueError(
                 f"{path}, line {number}: 'IN: ... OUT: ...' expected, got {line[:40]!r}"
             )
-        pairs.append(SentencePair(command.removeprefix("IN: ").strip(), actions.strip()))
+        pairs.append(SentencePair(*map(str.strip, match.groups())))
     return pairs
 
 
@@ -80,7 +79,9 @@ class ScanData(RandomData):
 
     name: str = "scan"
     path: str = option("data/scan", "folder of the files")
-    split: str = option("simple", "simple, or length: long commands are tested")
+    split: str = option(
+        "simple", "simple, or length: long commands are tested", among=("simple", "length")
+    )
     cutoff: int = option(22, "split=length: most actions of a command that is not tested", least=1)
     validation: int = option(500, "commands of the validation split, drawn at random", least=1)
     validation_from: int = option(
@@ -90,7 +91,6 @@ class ScanData(RandomData):
     def __post_init__(self) -> None:
         """Check the fields."""
         super().__post_init__()
-        one_of("split", self.split, ("simple", "length"))
         most = self.cutoff if self.split == "length" else 0
         if not 0 <= self.validation_from <= most:
             raise ValueError(

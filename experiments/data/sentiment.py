@@ -28,14 +28,10 @@ SCOPES, LONGER_SCOPES = range(1, 12), range(12, 24)
 LONGEST = 48  # words of a sentence, in all splits
 
 
-@functools.cache
-def words() -> dict[str, list[str]]:
-    """Return the words of sentiment.tsv by their kind."""
-    by_kind: dict[str, list[str]] = {}
-    for line in Path(__file__).with_name("sentiment.tsv").read_text("utf-8").splitlines():
-        kind, *row = line.split("\t")
-        by_kind.setdefault(kind, []).extend(word.strip("-") for word in row)
-    return by_kind
+WORDS: dict[str, list[str]] = {}  # those of sentiment.tsv by their kind
+for _line in Path(__file__).with_name("sentiment.tsv").read_text("utf-8").splitlines():
+    _kind, *_row = _line.replace("\t-", "\t").split("\t")
+    WORDS.setdefault(_kind, []).extend(_row)
 
 
 @functools.lru_cache(maxsize=1)  # the splits depend on one another
@@ -77,7 +73,7 @@ def _opinion(rng: random.Random, praises: bool, scopes: range) -> str:
     """
     negated = rng.random() < NEGATED
     opinion = _choose(rng, "praise" if praises != negated else "blame")
-    markers = {*words()["negator"], *words()["affirmer"], "no", "nobody", "every", "everybody"}
+    markers = {*WORDS["negator"], *WORDS["affirmer"], "no", "nobody", "every", "everybody"}
     while True:
         tokens = f"{_statement(rng, negated)} {opinion}".split()
         distances = [len(tokens) - 1 - i for i, token in enumerate(tokens) if token in markers]
@@ -114,11 +110,11 @@ def _marker(rng: random.Random, negated: bool) -> str:
 
 
 def _fillers(rng: random.Random) -> str:
-    return " ".join(rng.sample(words()["filler"], rng.randrange(5)))
+    return " ".join(rng.sample(WORDS["filler"], rng.randrange(5)))
 
 
 def _choose(rng: random.Random, name: str) -> str:
-    return rng.choice(words()[name])
+    return rng.choice(WORDS[name])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,12 +125,12 @@ class SentimentSizes(Sizes):
     longer: int = option(1_000, least=1)
 
 
-SOURCE = Source(
-    lambda config, split, _: corpus(config.seed, config.sizes)[split], tests=("test", "longer")
-)
+def load(config: "SentimentData", split: str, _: Path) -> list[SentencePair]:
+    """Return a split."""
+    return corpus(config.seed, config.sizes)[split]
 
 
-@dataset(source=SOURCE, contains=("text", "classes"))
+@dataset(source=Source(load, tests=("test", "longer")), contains=("text", "classes"))
 @dataclass(frozen=True, kw_only=True)
 class SentimentData(RandomData):
     """Sentences that praise or blame."""

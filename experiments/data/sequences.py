@@ -9,7 +9,6 @@ validation and test, and both halves of the test separately: `in_range`, as long
 import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 
@@ -28,10 +27,11 @@ def generator(seed: int, split: str) -> np.random.Generator:
     return np.random.default_rng((seed, zlib.crc32(split.encode())))
 
 
-def sequences(
-    random: np.random.Generator, number: int, *, shortest: int, longest: int, symbols: int
+def _draw(
+    config: "CopyData | ReverseData", split: str, shortest: int, longest: int, symbols: int
 ) -> list[list[str]]:
     """Draw sequences of the integers below `symbols`, lengths and integers uniformly."""
+    random, number = generator(config.seed, split), getattr(config.sizes, split)
     lengths = random.integers(shortest, longest, number, endpoint=True)
     drawn = np.split(random.integers(symbols, size=lengths.sum()), np.cumsum(lengths)[:-1])
     return [[str(integer) for integer in integers] for integers in drawn]
@@ -39,22 +39,15 @@ def sequences(
 
 def load_copy(config: "CopyData", split: str, _: Path) -> list[SentencePair]:
     """Draw a split."""
-    random, number = generator(config.seed, split), getattr(config.sizes, split)
-    lengths = {"shortest": config.shortest, "longest": config.longest}
-    lines = map(" ".join, sequences(random, number, symbols=DIGITS, **lengths))
-    return [SentencePair(line, line) for line in lines]
+    drawn = _draw(config, split, config.shortest, config.longest, DIGITS)
+    return [SentencePair(" ".join(line), " ".join(line)) for line in drawn]
 
 
 def load_reverse(config: "ReverseData", split: str, _: Path) -> list[SentencePair]:
     """Draw a split; short sequences may be in several splits."""
-    is_in_range = split in ("train", "in_range")
-    drawn = sequences(
-        generator(config.seed, split),
-        getattr(config.sizes, split),
-        shortest=config.longest_train + 1 if split == "longer" else 1,
-        longest=config.longest_train if is_in_range else config.longest_test,
-        symbols=config.numbers,
-    )
+    shortest = config.longest_train + 1 if split == "longer" else 1
+    longest = config.longest_train if split in ("train", "in_range") else config.longest_test
+    drawn = _draw(config, split, shortest, longest, config.numbers)
     return [SentencePair(" ".join(line), " ".join(reversed(line))) for line in drawn]
 
 
@@ -63,7 +56,6 @@ def load_reverse(config: "ReverseData", split: str, _: Path) -> list[SentencePai
 class CopyData(RandomData):
     """Random digits; the target equals the source."""
 
-    is_shared: ClassVar[bool] = True
     name: str = "copy"
     shortest: int = option(10, "digits of the shortest sequence", least=1)
     longest: int = option(30, "digits of the longest sequence")
@@ -93,7 +85,6 @@ REVERSE = Source(load_reverse, tests=("test", "in_range", "longer"), text=Words(
 class ReverseData(RandomData):
     """Random integers; the target is the source from its end to its beginning."""
 
-    is_shared: ClassVar[bool] = True
     name: str = "reverse"
     numbers: int = option(50, "different integers", least=1)
     longest_train: int = option(25, "integers of the longest training sequence", least=1)

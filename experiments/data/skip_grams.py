@@ -87,11 +87,7 @@ class SkipGramBatches(Batches[SkipGramBatch]):
 
     def rows(self, step: int) -> Rows[SkipGramBatch]:
         """The rows of the batch of one training step."""
-
-        def read(part: slice) -> SkipGramBatch:
-            return SkipGramBatch(*(array[part] for array in self._batch(step)))
-
-        return Rows(self._size, read)
+        return Rows(self._size, lambda rows: SkipGramBatch(*(a[rows] for a in self._batch(step))))
 
     def _batch(self, step: int) -> SkipGramBatch:
         random = np.random.default_rng((self._seed, step))

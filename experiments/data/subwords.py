@@ -4,7 +4,7 @@ import functools
 import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -108,6 +108,8 @@ class Subwords(Text):
 
     FILE = SubwordTokenizer.FILE
     LEARNED_FROM = 1_000_000
+
+    shared: bool | None = field(default=None, kw_only=True)
 
     def _learn(self, config: TextPart, texts: Callable[[], Iterator[str]]) -> SubwordTokenizer:
         """Learn a model that changes no character and has a subword for every byte."""

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import ClassVar, NamedTuple
 
 from attention.modules.numbers import check_number
 from experiments.config.build import option
@@ -41,25 +40,6 @@ CIRCUMSTANCES = (
 CAST, DEEDS = 3, 6  # of a document
 
 
-class Sentence(NamedTuple):
-    """A person, an action, and a place or time, which may be empty."""
-
-    person: str
-    deed: str
-    circumstance: str
-
-
-def main_person(sentences: Sequence[Sentence]) -> str | None:
-    """Return the person who acts in more sentences than any other, if there is one."""
-    (person, most), *others = Counter(sentence.person for sentence in sentences).most_common()
-    return person if all(number < most for _, number in others) else None
-
-
-def deeds_of(person: str, sentences: Sequence[Sentence]) -> list[str]:
-    """Return the actions of a person in their order, each once."""
-    return [*dict.fromkeys(sentence.deed for sentence in sentences if sentence.person == person)]
-
-
 def _draw_document(random: Random, shortest: int, longest: int) -> SentencePair:
     """Draw documents until one has a main person with at least two actions."""
     while True:
@@ -67,8 +47,9 @@ def _draw_document(random: Random, shortest: int, longest: int) -> SentencePair:
         deeds = [_draw_deed(random, cast) for _ in range(DEEDS)]
         number = random.randint(shortest, longest)
         sentences = [_draw_sentence(random, cast, deeds) for _ in range(number)]
-        person = main_person(sentences)
-        if person and len(told := deeds_of(person, sentences)) > 1:
+        (person, most), *others = Counter(who for who, _, _ in sentences).most_common()
+        told = [*dict.fromkeys(deed for who, deed, _ in sentences if who == person)]
+        if len(told) > 1 and all(number < most for _, number in others):
             summary = f"{person} {' , '.join(told[:-1])} and {told[-1]}"
             return SentencePair(" ; ".join(" ".join(filter(None, s)) for s in sentences), summary)
 
@@ -79,11 +60,14 @@ def _draw_deed(random: Random, cast: Sequence[str]) -> str:
     return f"{verb} {random.choice(objects)}".strip()
 
 
-def _draw_sentence(random: Random, cast: Sequence[str], deeds: Sequence[str]) -> Sentence:
+def _draw_sentence(
+    random: Random, cast: Sequence[str], deeds: Sequence[str]
+) -> tuple[str, str, str]:
+    """Draw a person, an action, and a place or time, which may be empty."""
     person = random.choice(cast)
     deed = random.choice([deed for deed in deeds if person not in deed] or ALONE)
     circumstance = random.choice(CIRCUMSTANCES) if random.random() < 0.5 else ""
-    return Sentence(person, deed, circumstance)
+    return person, deed, circumstance
 
 
 def load(config: "SummaryData", split: str, _: Path) -> list[SentencePair]:
@@ -104,7 +88,6 @@ class SummarySizes(Sizes):
 class SummaryData(RandomData):
     """Documents of a few short sentences, and a summary of one sentence."""
 
-    is_shared: ClassVar[bool] = True
     name: str = "summary"
     shortest: int = option(3, "sentences of the shortest document", least=2)
     longest: int = option(5, "sentences of the longest document")

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from typing import ClassVar
 
 from experiments.config.build import option
 from experiments.config.parts import RandomData
@@ -70,8 +69,6 @@ def _bytes_of(config: "TextFileData", split: str) -> Iterator[tuple[bytes | mmap
     if config.path and path.is_dir():
         path, cut = path / f"{split}.txt", (0.0, 1.0)
     try:
-        if config.path and not path.stat().st_size:
-            raise ValueError(f"data.path={path} is empty")
         if config.path:
             with path.open("rb") as file:
                 text = mmap(file.fileno(), 0, access=ACCESS_READ)
@@ -80,7 +77,7 @@ def _bytes_of(config: "TextFileData", split: str) -> Iterator[tuple[bytes | mmap
         yield text, *(int(len(text) * share) for share in cut)
     except FileNotFoundError:
         raise ValueError(f"data.path={path} is not there: name {KINDS}") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # also of an empty file
         raise ValueError(f"data.path={path} cannot be read as UTF-8 text: {error}") from None
 
 
@@ -96,18 +93,6 @@ def _next_line(text: bytes | mmap, index: int) -> int:
     return text.find(b"\n", index) + 1 or len(text)
 
 
-def _name(config: "TextFileData") -> str:
-    """Name the text of a config: that of its files, or of the toy language."""
-    path = Path(config.path)
-    files = [path / f"{split}.txt" for split in CUTS] if path.is_dir() else [path]
-    files = [file for file in files if config.path and file.is_file()]
-    return name_of_files(files, CUTS, config, ToyTranslation.VERSION)
-
-
-CHARACTERS = Source(characters, text=Characters(), is_running=True, name=_name)
-LINES = Source(lines, text=Subwords(), may_split=True, name=_name)
-
-
 @dataclass(frozen=True, kw_only=True)
 class TextFileData(RandomData):
     """Base of the config of a text; of one file, the end is for validation and tests."""
@@ -115,8 +100,21 @@ class TextFileData(RandomData):
     path: str = option("", KINDS)
     sentences: int = option(20_000, "sentences of the toy language", least=1)
 
+    def list_files(self) -> list[Path]:
+        """List the files of all splits; there are none of the toy language."""
+        path = Path(self.path)
+        files = [path / f"{split}.txt" for split in CUTS] if path.is_dir() else [path]
+        return [file for file in files if self.path and file.is_file()]
 
-@dataset(source=CHARACTERS, contains=("characters",))
+
+def _name(config: TextFileData) -> str:
+    return f"{name_of_files(config)} {ToyTranslation.VERSION}"
+
+
+@dataset(
+    source=Source(characters, text=Characters(), is_running=True, name=_name),
+    contains=("characters",),
+)
 @dataclass(frozen=True, kw_only=True)
 class CharactersData(TextFileData):
     """A text, character by character."""
@@ -124,10 +122,9 @@ class CharactersData(TextFileData):
     name: str = "characters"
 
 
-@dataset(source=LINES, contains=("text",))
+@dataset(source=Source(lines, text=Subwords(), may_split=True, name=_name), contains=("text",))
 @dataclass(frozen=True, kw_only=True)
 class TextData(TextFileData):
     """A text, line by line, as subwords."""
 
-    is_shared: ClassVar[None] = None
     name: str = "text"

@@ -19,7 +19,7 @@ import tensorflow_datasets as tfds
 from experiments.config.build import option
 from experiments.config.parts import Splits
 from experiments.data.corpora import CORPUS_OR_TEXT, CorpusData, Line
-from experiments.errors import UsageError, one_of
+from experiments.errors import UsageError, as_usage_errors, one_of
 from experiments.registry import dataset
 
 INFO = "dataset_info.json"
@@ -45,8 +45,8 @@ class TfdsData(CorpusData):
         """Yield the features of every example.
 
         Raises:
-            ValueError: a dataset that is not prepared, a feature or a split that it does not have.
-            UsageError: a file that is missing or damaged.
+            ValueError: a dataset that is not prepared, a feature that it does not have.
+            UsageError: a split that it does not have, a file that is missing or damaged.
         """
         part, directory = getattr(self.splits, split), self._directory()
         builder = tfds.builder_from_directory(directory)
@@ -56,10 +56,8 @@ class TfdsData(CorpusData):
         for side, name in names.items():
             known = [key for key in features if isinstance(features[key], kinds[side])]
             one_of(f"data.{side}", name, known)
-        try:
+        with as_usage_errors(f"data.splits.{split}={part!r}: "):
             builder.info.splits[part]
-        except ValueError as error:
-            raise ValueError(f"data.splits.{split}={part!r}: {error}") from error
         try:
             stored = builder.as_data_source(split=part)
             for start in range(0, len(stored), CHUNK):

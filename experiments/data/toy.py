@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import astuple, dataclass, field
 from itertools import repeat
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import tensorflow_datasets as tfds
 
@@ -77,16 +77,9 @@ def sample(seed: int, n: int) -> Iterator[SentencePair]:
 
 
 def corpus(seed: int, sizes: ToySizes) -> dict[str, list[SentencePair]]:
-    """Return all splits, without duplicates; train has every word at least 20 times.
+    """Return the pairs of all splits, without duplicates; equal seeds give equal pairs in order.
 
-    A smaller train has them less often, in proportion.
-
-    Args:
-        seed: equal seeds give equal pairs in equal order.
-        sizes: number of pairs of each split.
-
-    Returns:
-        The pairs of train, validation, test, compositional and longer.
+    Train has every word at least 20 times; a smaller train has them less often, in proportion.
     """
     least = max(1, sizes.train // 2_000)
     familiar = sizes.train + sizes.validation + sizes.test
@@ -121,10 +114,8 @@ def _pool_of(pair: SentencePair, is_compositional: bool) -> str | None:
     english, french = len(tokenize(pair.source)), len(tokenize(pair.target))
     if min(english, french) < SHORTEST or max(english, french) > LONGEST_OF_ALL:
         return None
-    if english > LONGEST:
-        return None if is_compositional else "longer"
-    if french > LONGEST:
-        return None
+    if max(english, french) > LONGEST:
+        return "longer" if english > LONGEST and not is_compositional else None
     return "compositional" if is_compositional else "familiar"
 
 
@@ -150,7 +141,6 @@ class ToyTranslation(tfds.core.GeneratorBasedBuilder, skip_registration=True):
     """English to French, generated offline."""
 
     VERSION = tfds.core.Version("1.0.0")
-    RELEASE_NOTES: ClassVar[dict[str, str]] = {"1.0.0": "First version."}
 
     def __init__(self, seed: int, sizes: ToySizes, data_dir: Path) -> None:
         """Take seed and sizes, which name a folder of the corpus inside `data_dir`."""

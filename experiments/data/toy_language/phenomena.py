@@ -55,14 +55,9 @@ def phenomena(pair: SentencePair) -> set[str]:
 def by_phenomenon(
     pairs: Sequence[SentencePair], translations: Sequence[str]
 ) -> dict[str, dict[str, float]]:
-    """Return the exact match of the sentences that show each phenomenon.
+    """Return the number and the exact match of the sentences that show each phenomenon.
 
-    Args:
-        pairs: sentences with their alignments.
-        translations: one for each.
-
-    Returns:
-        For each phenomenon that occurs: sentences, and exact_match among them.
+    `translations` has one for each of the pairs; phenomena that do not occur are left out.
     """
     hits: dict[str, list[bool]] = {"agreement": [], "order": [], "polysemy": []}
     for pair, translation in zip(pairs, translations, strict=True):

@@ -18,11 +18,6 @@ T = TypeVar("T")
 _POSSESSIVES = ("my", "his", "her", "our", "your", "their")
 ENGLISH_ORDER = ("before", "quality", "colour", "origin", "material")
 COUNTLESS = ("mass", "drink", "beverage")
-# Classes of which only the nouns in the table `owned` have possessives.
-_SELDOM_OWNED = (
-    "person", "animal", "bird", "creature", "building", "land", "shore", "water", "part",
-    "polysemous",
-)  # fmt: skip
 
 
 class English(str):
@@ -82,13 +77,12 @@ def finish(sentence: Phrase) -> SentencePair:
     >>> finish(phrase("Paul", "Paul") + phrase("of", "de") + definite("Africa", "la", "Afrique"))
     SentencePair(source='Paul of Africa', target="Paul de l'Afrique", links='0-0 1-1 2-3')
     """
-    contractions = {(first, second): word for first, second, word in lexicon.TABLES["contraction"]}
     spelt: list[French] = []
     for text, sources in reversed(sentence.french):
         following = spelt[-1].text if spelt else "."
-        if (text, following) in contractions:
+        if contracted := lexicon.FORMS["contraction"].get(f"{text} {following}"):
             sources += spelt.pop().sources
-            text = contractions[text, following]
+            text = contracted[0]
         elif text in lexicon.FORMS["elided"] and lexicon.starts_with_vowel(following):
             text = lexicon.FORMS["elided"][text][0]
         spelt.append(French(text, sources))
@@ -131,7 +125,7 @@ def _determiners(noun: Noun, plural: bool, negated: bool) -> list[str]:
     if noun.kind in COUNTLESS:
         return ["the", "the", "some", "some", "some", "his", "her"]
     pool = ["the"] * 4 + ["this"]
-    if noun.english in lexicon.FORMS["owned"] or noun.kind not in _SELDOM_OWNED:
+    if {noun.english, noun.kind} & lexicon.FORMS["owned"].keys():
         pool += _POSSESSIVES
     if not plural:
         return pool + ["a"] * 4
@@ -159,23 +153,19 @@ def stand_in(meant: NounPhrase) -> NounPhrase:
     """Return the subject pronoun for a noun phrase of the same sentence, with its gender."""
     if meant.person in ("je", "nous", "vous"):  # repeated; both French words link to the last one
         return meant
-    if meant.plural:
-        word = "they"
-    elif meant.kind == "person":
-        word = "she" if meant.gender == "f" else "he"
-    else:
-        word = "it"
-    french_word = ("elle" if meant.gender == "f" else "il") + ("s" if meant.plural else "")
+    word, french_word, *_ = _pronouns(meant)
     return referring(phrase(word, french_word), meant.gender, meant.person, meant.noun)
 
 
 def object_pronoun(meant: NounPhrase) -> Phrase:
     """Return it, him, her or them for a noun phrase of the same sentence."""
-    if meant.plural:
-        return phrase("them", "les")
-    if meant.kind == "person":
-        return phrase("her", "la") if meant.gender == "f" else phrase("him", "le")
-    return phrase("it", "la" if meant.gender == "f" else "le")
+    *_, word, french_word = _pronouns(meant)
+    return phrase(word, french_word)
+
+
+def _pronouns(meant: NounPhrase) -> tuple[str, ...]:
+    group = "plural" if meant.plural else "person" if meant.kind == "person" else "thing"
+    return lexicon.FORMS["reference"][f"{group} {'f' if meant.gender == 'f' else 'm'}"]
 
 
 @dataclass
@@ -302,16 +292,14 @@ class Draft:
         return referring(phrase(word, french_word), gender, person)
 
     def subject(self, kinds: Sequence[str]) -> NounPhrase:
-        """Choose a subject of one of the classes."""
-        if "person" in kinds and self.chance(0.35):
+        """Choose a subject of one of the classes, which include persons."""
+        if self.chance(0.35):
             return self.person_name()
-        if "person" in kinds and self.chance(0.25):
-            return self.speaker()
-        return self.living(kinds)
+        return self.speaker() if self.chance(0.25) else self.living(kinds)
 
     def living(self, kinds: Sequence[str]) -> NounPhrase:
         """Choose a person, an animal or a bird; persons most often."""
-        kind = "person" if "person" in kinds and self.chance(0.5) else self.choose(kinds)
+        kind = "person" if self.chance(0.5) else self.choose(kinds)
         # Most professions in the lexicon are masculine, so women are chosen separately.
         women = kind == "person" and self.chance(0.35)
         candidates = [noun for noun in lexicon.nouns_of(kind) if noun.gender == "f" or not women]

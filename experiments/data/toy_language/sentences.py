@@ -64,10 +64,10 @@ def manner(d: Draft, verb: Verb, who: NounPhrase, past: bool) -> Manner:
             fitting = ("not", "not", "no longer")
         elif verb.english in _STATES:  # "never knows" and "never loves" are unusual
             fitting = ("not", "no longer")
+        elif completed or verb.past == "être":
+            fitting = ("not", "never")
         else:
             fitting = ("not", "never", "no longer")
-            if completed or verb.past == "être":
-                fitting = ("not", "never")
         how.negation = d.choose(fitting)
     elif not completed and verb.english not in (*_STATES, "be") and d.chance(0.12):
         how.adverb = d.choose(lexicon.TABLES["adverb"])
@@ -293,14 +293,14 @@ def anaphora(d: Draft) -> Phrase:
     words = who + conjugate(first, who, Manner(past=past)) + thing
     words += phrase(*d.choose(lexicon.TABLES["conjunction"][:2]))
     how = manner(d, verb, who, past)
-    how.fronted, how.pronouns = thing, object_pronoun(thing)
+    how.fronted, how.pronouns, rest = thing, object_pronoun(thing), Phrase()
     if verb.complement != "give":
         d.combine("pronoun", verb.english, thing.noun)
-        return words + conjugate(verb, who, how)
-    if d.chance(0.5):
-        return words + conjugate(verb, who, how) + _to_somebody(d)
-    how.pronouns += phrase(*d.choose(_TO_PERSON))
-    return words + conjugate(verb, who, how)
+    elif d.chance(0.5):
+        rest = _to_somebody(d)
+    else:
+        how.pronouns += phrase(*d.choose(_TO_PERSON))
+    return words + conjugate(verb, who, how) + rest
 
 
 def giving(d: Draft) -> Phrase:
@@ -370,7 +370,6 @@ def two_sentences(d: Draft) -> Phrase:
 
 
 def _conjunctions(d: Draft) -> list[tuple[str, str]]:
-    """Choose one or two different conjunctions."""
     return d.rng.sample(lexicon.TABLES["conjunction"], 1 + d.chance(0.35))
 
 
@@ -443,10 +442,9 @@ _CONSTRUCTIONS = [build for build, share in _SHARES.items() for _ in range(share
 
 
 def derive(rng: random.Random) -> tuple[SentencePair, set[tuple[str, str, str]]]:
-    """Derive a sentence in which every polysemous word has cues of one sense only.
+    """Derive a sentence with its translation, and the combinations of words in it.
 
-    Returns:
-        The sentence with its translation, and the combinations of words in it.
+    Every polysemous word in it has cues of one sense only.
     """
     while True:
         d = Draft(rng)
