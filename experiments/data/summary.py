@@ -60,9 +60,7 @@ def _draw_deed(random: Random, cast: Sequence[str]) -> str:
     return f"{verb} {random.choice(objects)}".strip()
 
 
-def _draw_sentence(
-    random: Random, cast: Sequence[str], deeds: Sequence[str]
-) -> tuple[str, str, str]:
+def _draw_sentence(random: Random, cast: Sequence[str], deeds: Sequence[str]) -> tuple[str, ...]:
     """Draw a person, an action, and a place or time, which may be empty."""
     person = random.choice(cast)
     deed = random.choice([deed for deed in deeds if person not in deed] or ALONE)

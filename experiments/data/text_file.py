@@ -111,10 +111,11 @@ def _name(config: TextFileData) -> str:
     return f"{name_of_files(config)} {ToyTranslation.VERSION}"
 
 
-@dataset(
-    source=Source(characters, text=Characters(), is_running=True, name=_name),
-    contains=("characters",),
-)
+CHARACTERS = Source(characters, text=Characters(), is_running=True, name=_name)
+LINES = Source(lines, text=Subwords(), may_split=True, name=_name)
+
+
+@dataset(source=CHARACTERS, contains=("characters",))
 @dataclass(frozen=True, kw_only=True)
 class CharactersData(TextFileData):
     """A text, character by character."""
@@ -122,7 +123,7 @@ class CharactersData(TextFileData):
     name: str = "characters"
 
 
-@dataset(source=Source(lines, text=Subwords(), may_split=True, name=_name), contains=("text",))
+@dataset(source=LINES, contains=("text",))
 @dataclass(frozen=True, kw_only=True)
 class TextData(TextFileData):
     """A text, line by line, as subwords."""

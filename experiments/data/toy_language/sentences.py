@@ -433,12 +433,12 @@ def _handles(
     return conjugate(verb, who, how) + thing
 
 
-# Constructions and how many sentences of 120 they build.
-_SHARES = {
-    simple: 18, attribute: 6, subject_relative: 13, object_relative: 10, anaphora: 16,
-    giving: 8, pronoun_object: 4, two_clauses: 12, two_sentences: 9, polysemous: 24,
-}  # fmt: skip
-_CONSTRUCTIONS = [build for build, share in _SHARES.items() for _ in range(share)]
+# Constructions, as often as they build one of 120 sentences.
+_CONSTRUCTIONS = (
+    18 * [simple] + 6 * [attribute] + 13 * [subject_relative] + 10 * [object_relative]
+    + 16 * [anaphora] + 8 * [giving] + 4 * [pronoun_object] + 12 * [two_clauses]
+    + 9 * [two_sentences] + 24 * [polysemous]
+)  # fmt: skip
 
 
 def derive(rng: random.Random) -> tuple[SentencePair, set[tuple[str, str, str]]]:

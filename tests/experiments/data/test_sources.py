@@ -1,7 +1,8 @@
-"""Generated datasets: their splits, tokens and tasks."""
+"""Generated datasets, and SCAN: their splits, tokens and tasks."""
 
 import re
 from collections import Counter
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -9,24 +10,24 @@ import pytest
 from experiments.data import digits
 from experiments.data.denoising import MASK, documents, infill, permute
 from experiments.data.digits import DigitsData
+from experiments.data.sentiment import LONGER_SCOPES, LONGEST, SCOPES, WORDS
 from experiments.data.summary import CIRCUMSTANCES, PERSONS
 from experiments.errors import UsageError
 from experiments.registry import DATASETS
 from tests.experiments.data.corpora import changed, data_part, learn, load_split
 
 TOKENS = [f"w{i}" for i in range(1_009)]
-DATA = {
-    "toy": {
-        "sizes": {"train": 1_000, "validation": 20, "test": 20, "compositional": 20, "longer": 20}
-    },
-    "reverse": {
-        "sizes": {"train": 1_000, "validation": 70, "test": 70, "in_range": 70, "longer": 70}
-    },
-    "copy": {"sizes": {"train": 200, "validation": 70, "test": 70}},
-    "scan": {"validation": 3},
-    "denoising": {"passes": 2, "sizes": {"train": 1_000, "validation": 20, "test": 20}},
-    "summary": {"sizes": {"train": 1_000, "validation": 70, "test": 70}},
+SIZES = {
+    "toy": {"train": 1_000, "validation": 20, "test": 20, "compositional": 20, "longer": 20},
+    "reverse": {"train": 1_000, "validation": 70, "test": 70, "in_range": 70, "longer": 70},
+    "copy": {"train": 200, "validation": 70, "test": 70},
+    "scan": {},
+    "denoising": {"train": 1_000, "validation": 20, "test": 20},
+    "summary": {"train": 1_000, "validation": 70, "test": 70},
+    "sentiment": {"train": 6_000, "validation": 100, "test": 1_000, "longer": 500},
 }
+NEGATORS = ("not", "never", "no", "nobody", "hardly")
+BORDERS = (",", "and", "but", "because", "although")
 # Words of the source and actions of the target of each command of a small SCAN.
 NUMBERS = [(1, 1), (2, 2), (3, 2), (4, 3), (5, 25), (6, 23), (7, 22), (8, 26), (9, 28)]
 
@@ -47,18 +48,18 @@ def load(cache):
     """Return a function that loads all splits of the smallest form of a dataset, with changes."""
 
     def load(name, **changes):
-        here = {"path": str(cache)} if name == "scan" else {}
-        config = changed(data_part(name, DATA[name]), here | changes)
+        tree = {"path": str(cache), "validation": 3} if name == "scan" else {"sizes": SIZES[name]}
+        config = changed(data_part(name, tree), changes)
         return {split: load_split(config, split, cache) for split in DATASETS[name].source.splits}
 
     return load
 
 
-@pytest.mark.parametrize("name", DATA)
+@pytest.mark.parametrize("name", SIZES)
 def test_split_depends_on_seed_and_name_and_train_has_every_token(name, load, cache):
     splits = load(name)
     if name not in ("scan", "denoising"):
-        assert {split: len(pairs) for split, pairs in splits.items()} == DATA[name]["sizes"]
+        assert {split: len(pairs) for split, pairs in splits.items()} == SIZES[name]
     assert splits == load(name)
     assert splits["train"] != load(name, seed=1)["train"]
     assert len({tuple(sorted(pairs)) for pairs in splits.values()}) == len(splits)
@@ -86,12 +87,14 @@ def test_split_depends_on_seed_and_name_and_train_has_every_token(name, load, ca
     ],
 )
 def test_usage_error(name, changes, words, load):
-    with pytest.raises((UsageError, ValueError)) as refused:
+    with pytest.raises((UsageError, ValueError), match=re.escape(words)):
         load(name, **changes)
-    assert words in str(refused.value)
 
 
-def test_reverse_task(load):
+def test_copy_and_reverse_tasks(load):
+    pairs = load("copy")["train"]
+    assert all(pair.source == pair.target for pair in pairs)
+    assert {len(pair.source.split()) for pair in pairs} == {*range(10, 31)}
     splits = load("reverse")
     lengths = {name: {len(pair.source.split()) for pair in split} for name, split in splits.items()}
     assert lengths["train"] == {*range(1, 26)}
@@ -101,12 +104,6 @@ def test_reverse_task(load):
     assert lengths["longer"] == {*range(26, 31)}
     for pair in splits["test"]:
         assert pair.target.split()[::-1] == pair.source.split()
-
-
-def test_copy_task(load):
-    pairs = load("copy")["train"]
-    assert all(pair.source == pair.target for pair in pairs)
-    assert {len(pair.source.split()) for pair in pairs} == {*range(10, 31)}
 
 
 @pytest.mark.parametrize(
@@ -163,10 +160,8 @@ def test_infill_replaces_its_share_in_spans_of_poisson_length():
 
 def test_permute_moves_whole_sentences():
     tokens = ["a", "b", ";", "c", ";", "d", "e", "f"]
-    assert {" ".join(permute(tokens, np.random.default_rng(seed), 1.0)) for seed in range(60)} == {
-        "a b ; c ; d e f", "a b ; d e f ; c", "c ; a b ; d e f",
-        "c ; d e f ; a b", "d e f ; a b ; c", "d e f ; c ; a b",
-    }  # fmt: skip
+    permuted = {" ".join(permute(tokens, np.random.default_rng(seed), 1.0)) for seed in range(60)}
+    assert permuted == {" ; ".join(order) for order in permutations(["a b", "c", "d e f"])}
     assert permute(tokens, np.random.default_rng(0), 0.0) == tokens
 
 
@@ -198,6 +193,52 @@ def test_summary_lists_the_actions_of_the_most_active_person_in_order(load):
     assert first < 0.75 * len(pairs) and other > 20
 
 
+def opinions(text):
+    """Yield of each opinion whether it praises and counts, and its distances from its negators.
+
+    This is the rule in the docstring of the module; an aside counts as one word.
+    """
+    negators, counts = [], True
+    for place, word in enumerate(re.sub(", which [^,]* ,", "aside", text).split()):
+        if word in BORDERS:
+            negators, counts = [], word != "although"
+        elif word in NEGATORS:
+            negators.append(place)
+        elif word in WORDS["praise"] + WORDS["blame"]:
+            praises = (word in WORDS["praise"]) != len(negators) % 2
+            yield praises, counts, [place - negator for negator in negators]
+
+
+def test_sentiment_follows_the_rule_with_longer_scopes_in_split_longer(load):
+    for name, pairs in load("sentiment").items():
+        distances = set()
+        for text, label, _ in pairs:
+            found = [*opinions(text)]
+            assert ["blame", "praise"][
+                [praises for praises, counts, _ in found if counts][-1]
+            ] == label
+            distances.update(*(each for *_, each in found))
+        assert distances <= {*(LONGER_SCOPES if name == "longer" else SCOPES)}
+        assert max(distances) - min(distances) >= 8
+        assert Counter(pair.target for pair in pairs)["praise"] == len(pairs) / 2
+        assert len({pair.source for pair in pairs}) == len(pairs)
+        assert max(len(pair.source.split()) for pair in pairs) <= LONGEST
+
+
+@pytest.mark.parametrize("longest", [1, 2], ids=["words", "bigrams"])
+def test_bag_of_words_does_not_predict_the_sentiment(load, longest):
+    from sklearn.feature_extraction.text import CountVectorizer  # imported here: it takes a second
+    from sklearn.linear_model import LogisticRegression
+
+    splits = load("sentiment")
+    texts, labels, _ = zip(*splits["train"], strict=True)
+    count = CountVectorizer(token_pattern=r"\S+", ngram_range=(1, longest))
+    model = LogisticRegression(max_iter=500, C=0.1).fit(count.fit_transform(texts), labels)
+    for name in ("test", "longer"):
+        texts, labels, _ = zip(*splits[name], strict=True)
+        assert model.score(count.transform(texts), labels) <= 0.65
+
+
 def test_every_image_is_in_one_split_with_its_label():
     from sklearn.datasets import load_digits  # takes a second, in each worker
 
@@ -207,11 +248,8 @@ def test_every_image_is_in_one_split_with_its_label():
     images = np.stack([example.source for example in examples])
     assert (images.shape[1:], images.dtype) == ((8, 8, 1), np.float32)
     assert (images.min(), images.max()) == (0, 1)
-    data = load_digits()
     ours = [(*(16 * pair.source.ravel()), int(pair.target)) for pair in examples]
-    theirs = [
-        (*image.ravel(), label) for image, label in zip(data.images, data.target, strict=True)
-    ]
-    assert sorted(ours) == sorted(theirs)
+    theirs = zip(*load_digits(return_X_y=True), strict=True)
+    assert sorted(ours) == sorted((*pixels, label) for pixels, label in theirs)
     other = [*digits.load(DigitsData(seed=1), "test", None)]
     assert [pair.target for pair in other] != [pair.target for pair in splits["test"]]

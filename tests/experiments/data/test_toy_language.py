@@ -3,6 +3,7 @@
 import hashlib
 import re
 from collections import Counter
+from dataclasses import asdict
 from itertools import islice
 from random import Random
 
@@ -11,33 +12,25 @@ import pytest
 from experiments.data import toy
 from experiments.data.tokenizers import SentencePair, detokenize, tokenize
 from experiments.data.toy import FAMOUS, ToySizes, corpus, derivations, is_held_out
-from experiments.data.toy_language import lexicon
-from experiments.data.toy_language.phenomena import by_phenomenon, occurrences, phenomena
-from experiments.data.toy_language.phrases import (
-    Draft,
-    definite,
-    finish,
-    object_pronoun,
-    phrase,
-    referring,
-    stand_in,
-)
+from experiments.data.toy_language import lexicon, phrases
+from experiments.data.toy_language.phenomena import by_phenomenon, occurrences
 from experiments.data.toy_language.sentences import Manner, conjugate
 
 TINY = ToySizes(train=1_000, validation=20, test=20, compositional=20, longer=20)
 FINGERPRINT = "9f52d94fa03aaace"  # of the default corpus: the scores of results/ are of this one
-D = Draft(Random(0))
-JANE = referring(phrase("Jane", "Jane"), "f", "il")
-PAUL = referring(phrase("Paul", "Paul"), "m", "il")
-WOMEN = referring(phrase("Jane and Alice", "Jane et Alice"), "f", "ils")
-WHITE = D.agreeing(lexicon.adjectives()["white"], "f", True)
+D = phrases.Draft(Random(0))
+JANE = phrases.referring(phrases.phrase("Jane", "Jane"), "f", "il")
+PAUL = phrases.referring(phrases.phrase("Paul", "Paul"), "m", "il")
+WOMEN = phrases.referring(phrases.phrase("Jane and Alice", "Jane et Alice"), "f", "ils")
+JAPAN = phrases.definite("Japan", "le", "Japon")
+WHITE = D.agreeing(lexicon.ADJECTIVES["white"], "f", True)
 
 
 def thing(words, plural=False, negated=False):
     """Return a noun phrase from its English: determiner, adjectives, singular noun."""
     determiner, *adjectives, word = words.split()
-    noun = lexicon.nouns().get(word) or next(n for n in lexicon.senses() if n.french == word)
-    adjectives = [lexicon.adjectives()[adjective] for adjective in adjectives]
+    noun = lexicon.NOUNS.get(word) or next(n for n in lexicon.SENSES if n.french == word)
+    adjectives = [lexicon.ADJECTIVES[adjective] for adjective in adjectives]
     options = {"plural": plural, "negated": negated, "adjectives": adjectives}
     return D.noun_phrase(noun, determiner=determiner, **options)
 
@@ -55,11 +48,14 @@ def thing(words, plural=False, negated=False):
     ],
 )
 def test_noun_phrases(words, plural, english, french):
-    assert finish(thing(words, plural))[:2] == (english, french)
+    assert phrases.finish(thing(words, plural))[:2] == (english, french)
 
 
-VERBS, APPLE, CARS = lexicon.verbs(), thing("the apple"), thing("the car", True)
-IT, THEM = {"fronted": APPLE, "pronouns": object_pronoun(APPLE)}, object_pronoun(CARS)
+VERBS, APPLE, CARS = lexicon.VERBS, thing("the apple"), thing("the car", True)
+IT, THEM = (
+    {"fronted": APPLE, "pronouns": phrases.object_pronoun(APPLE)},
+    phrases.object_pronoun(CARS),
+)
 
 
 @pytest.mark.parametrize(
@@ -75,9 +71,9 @@ IT, THEM = {"fronted": APPLE, "pronouns": object_pronoun(APPLE)}, object_pronoun
          "Paul wants to eat it", "Paul veut la manger"),
         (PAUL, "work", {"modal": VERBS["can"], "negation": "no longer"}, (),
          "Paul can no longer work", "Paul ne peut plus travailler"),
-        (JANE, "visit", {"adverb": ("often", "souvent")}, (definite("Japan", "le", "Japon"),),
+        (JANE, "visit", {"adverb": ("often", "souvent")}, (JAPAN,),
          "Jane often visits Japan", "Jane visite souvent le Japon"),
-        (stand_in(CARS), "be", {"past": True, "negation": "not"}, (WHITE,),
+        (phrases.stand_in(CARS), "be", {"past": True, "negation": "not"}, (WHITE,),
          "they were not white", "elles n'étaient pas blanches"),
     ],
 )  # fmt: skip
@@ -85,12 +81,12 @@ def test_clauses(who, verb, manner, rest, english, french):
     sentence = who + conjugate(VERBS[verb], who, Manner(**manner))
     for words in rest:
         sentence += words
-    assert finish(sentence)[:2] == (english, french)
+    assert phrases.finish(sentence)[:2] == (english, french)
 
 
 def test_alignment_of_contraction_and_negation():
     going = conjugate(VERBS["go"], PAUL, Manner(negation="not"))
-    pair = finish(PAUL + going + phrase("to", "à") + thing("the market"))
+    pair = phrases.finish(PAUL + going + phrases.phrase("to", "à") + thing("the market"))
     assert pair == SentencePair(
         "Paul does not go to the market",
         "Paul ne va pas au marché",
@@ -117,9 +113,7 @@ def tiny():
 def test_fingerprint_and_sizes(splits):
     lines = "\n".join("\t".join(pair) for split in splits.values() for pair in split)
     assert hashlib.sha256(lines.encode()).hexdigest()[:16] == FINGERPRINT
-    assert {name: len(split) for name, split in splits.items()} == {
-        "train": 40_000, "validation": 1_000, "test": 1_000, "compositional": 1_000, "longer": 500,
-    }  # fmt: skip
+    assert {name: len(split) for name, split in splits.items()} == asdict(ToySizes())
     assert {*FAMOUS} <= {*splits["test"]}
 
 
@@ -180,7 +174,7 @@ def test_cues_and_translation_agree_on_one_sense(pairs):
         english, french = {*pair.source.replace("in spring", "").split()}, {*tokenize(pair.target)}
         cued = [
             noun
-            for noun in lexicon.senses()
+            for noun in lexicon.SENSES
             if english & {noun.english, lexicon.english_plural(noun.english)}
             and any(english & {cue, lexicon.english_plural(cue)} for cue in noun.cues)
         ]
@@ -189,70 +183,46 @@ def test_cues_and_translation_agree_on_one_sense(pairs):
             assert french & {noun.french, lexicon.french_plural(noun.french)}, pair
             checked[noun.english, noun.french] += 1
     listed = Counter((word, sense) for _, _, word, sense in occurrences(pairs))
-    assert {*listed} == {*checked} == {noun[:2] for noun in lexicon.senses()}
+    assert {*listed} == {*checked} == {noun[:2] for noun in lexicon.SENSES}
     assert min(checked.values()) >= 50
 
 
-def test_stored_corpus_is_that_of_the_generator(tmp_path, tiny, capsys):
-    loaded = {name: toy.load_pairs(0, TINY, name, tmp_path) for name in tiny}
-    assert capsys.readouterr().out == ""
-    assert {name: sorted(split) for name, split in loaded.items()} == {
-        name: sorted(split) for name, split in tiny.items()
-    }
-
-
-def test_interrupted_preparation_is_not_used(tmp_path, tiny, monkeypatch):
+def test_corpus_is_stored_once_and_whole(tmp_path, tiny, monkeypatch, capsys):
     def killed(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(toy, "corpus", lambda *_: tiny)
     with monkeypatch.context() as patch:
         patch.setattr(toy.ToyTranslation, "_generate_examples", killed)
         with pytest.raises(KeyboardInterrupt):
-            toy.prepare(tmp_path, 0, TINY)
-    assert len(toy.prepare(tmp_path, 0, TINY).as_data_source(split="train")) == TINY.train
+            toy.load_pairs(0, TINY, "train", tmp_path)
+    toy.load_pairs(0, TINY, "train", tmp_path)
     monkeypatch.setattr(toy, "corpus", None)  # a second call would fail
-    toy.prepare(tmp_path, 0, TINY)
+    for name, split in tiny.items():
+        assert sorted(toy.load_pairs(0, TINY, name, tmp_path)) == sorted(split)
+    assert capsys.readouterr() == ("", "")
 
 
 def test_dataset_that_another_process_generates_meanwhile(tmp_path, monkeypatch, tiny):
-    others = [lambda: toy.prepare(tmp_path, 0, TINY)]
-
     def generate(*_):
-        if others:
-            others.pop()()
+        monkeypatch.setattr(toy, "corpus", lambda *_: tiny)
+        toy.prepare(tmp_path, 0, TINY)
         return tiny
 
     monkeypatch.setattr(toy, "corpus", generate)
     builder = toy.prepare(tmp_path, 0, TINY)
-    assert not others and len(builder.as_data_source(split="train")) == TINY.train
-
-
-PLAIN = SentencePair("the king sleeps", "le roi dort", "0-0 1-1 2-2")
-HAPPY_KING = SentencePair("the happy king", "le roi heureux", "0-0 1-2 2-1")
-SMALL_QUEEN = SentencePair("a small queen", "une petite reine", "0-0 1-1 2-2")
-BANKS = SentencePair("the muddy banks", "les rives boueuses", "0-0 1-2 2-1")
-
-
-@pytest.mark.parametrize(
-    "pair, shown",
-    [
-        (PLAIN, set()),
-        (HAPPY_KING, {"order"}),
-        (SMALL_QUEEN, {"agreement"}),
-        (BANKS, {"agreement", "order", "polysemy"}),
-    ],
-)
-def test_phenomena_by_hand(pair, shown):
-    assert {name for name, is_shown in phenomena(pair).items() if is_shown} == shown
+    assert len(builder.as_data_source(split="train")) == TINY.train
 
 
 def test_occurrences_and_exact_match_by_phenomenon():
-    pairs = [PLAIN, HAPPY_KING, HAPPY_KING, BANKS]
-    assert occurrences(pairs) == [(3, 2, "bank", "rive")]
-    answers = ["wrong", HAPPY_KING.target, "wrong", BANKS.target]
+    plain = SentencePair("the king sleeps", "le roi dort", "0-0 1-1 2-2")
+    reordered = SentencePair("the happy king", "le roi heureux", "0-0 1-2 2-1")
+    agreeing = SentencePair("a small queen", "une petite reine", "0-0 1-1 2-2")
+    all_three = SentencePair("the muddy banks", "les rives boueuses", "0-0 1-2 2-1")
+    pairs = [plain, reordered, reordered, agreeing, all_three]
+    assert occurrences(pairs) == [(4, 2, "bank", "rive")]
+    answers = ["wrong", reordered.target, "wrong", "wrong", all_three.target]
     assert by_phenomenon(pairs, answers) == {
-        "agreement": {"sentences": 1, "exact_match": 1.0},
+        "agreement": {"sentences": 2, "exact_match": 1 / 2},
         "order": {"sentences": 3, "exact_match": 2 / 3},
         "polysemy": {"sentences": 1, "exact_match": 1.0},
     }
