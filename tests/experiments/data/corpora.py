@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ml_collections import ConfigDict
+
 from experiments.config.build import as_tree, build
 from experiments.data.source import store_text
 from experiments.data.tokenizers import SentencePair, Text, Tokenizers
@@ -17,14 +19,9 @@ def data_part(name: str, tree: dict[str, Any]) -> Any:
 
 def changed(part: Any, changes: dict[str, Any]) -> Any:
     """Return a part with other values of some fields, such as "sizes.train"."""
-    tree = as_tree(part)
-    for name, value in changes.items():
-        *parents, last = name.split(".")
-        inner = tree
-        for parent in parents:
-            inner = inner[parent]
-        inner[last] = value
-    return build(type(part), tree, "data.")
+    tree = ConfigDict(as_tree(part))
+    tree.update_from_flattened_dict(changes)
+    return build(type(part), tree.to_dict(), "data.")
 
 
 def load_split(config: Any, split: str, cache: Path | None) -> list[SentencePair]:

@@ -34,8 +34,7 @@ def write(folder, form, pairs=PAIRS, stem="train"):
 
 @pytest.fixture
 def parallel(tmp_path):
-    files = {"train": "train", "validation": "train", "test": "train"}
-    return data_part("parallel", {"path": str(tmp_path), "files": files, "longest": 5})
+    return data_part("parallel", {"path": str(tmp_path), "longest": 5})
 
 
 def read(config, split="train", **changes):
@@ -74,32 +73,41 @@ def test_invalid_line_raises_or_is_dropped_with_a_message(
 
 
 @pytest.mark.parametrize(
-    ("files", "changes", "sentence"),
+    ("name", "files", "sentence"),
     [
-        ({}, {"path": ""}, "parallel needs a folder: --config.data.path=FOLDER"),
-        ({"en": "a"}, {}, r"no .*train.en and .*de and no .*tsv, .* --config.data.files"),
-        ({"en": "", "de": "a\nb"}, {}, r"equally many lines, not .*train\.en 0 and .*train\.de 2"),
-        ({"tsv": "a\tb\tc"}, {}, r"train\.tsv, line 1: 3 columns, not 2"),
-        ({"en.gz": "no archive", "de": "a"}, {}, r"train\.en\.gz cannot be read"),
-        ({"tsv": "\t"}, {"faults": "drop"}, "the train split of the parallel data has no pairs"),
+        ("parallel", {"en": "a"}, r"no .*train.en and .*de and no .*tsv, .* --config.data.files"),
+        ("parallel", {"en": "", "de": "a\nb"}, r"equally many .* not .*\.en 0 and .*train\.de 2"),
+        ("parallel", {"tsv": "a\tb\tc"}, r"train\.tsv, line 1: 3 columns, not 2"),
+        ("parallel", {"en.gz": "no archive", "de": "a"}, r"train\.en\.gz cannot be read"),
+        ("csv", {"csv": "text,stars\na,1\n"}, "data.target='label' must be one .* text, stars"),
+        ("csv", {"csv": "text,label\na film, good,yes\n"}, "line 2, .*: 3 fields, not 2; .*s=drop"),
+        ("csv", {"csv": 'text,label\na,no\n"bad,no\n'}, "csv: the row after line 2 cannot be read"),
+        ("csv", {"csv": "text,label\n\xff,yes\n"}, "csv cannot be read: .* decode byte 0xff"),
     ],
 )
-def test_files_that_cannot_be_used_raise(files, changes, sentence, parallel, tmp_path):
+def test_files_that_cannot_be_used_raise(name, files, sentence, tmp_path):
     for end, text in files.items():
-        (tmp_path / f"train.{end}").write_text(text)
+        (tmp_path / f"train.{end}").write_bytes(text.encode("latin-1"))
     with pytest.raises((UsageError, ValueError), match=sentence):
-        read(parallel, **changes)
+        read(data_part(name, {"path": str(tmp_path)}))
+
+
+def test_no_folder_and_no_pair_that_is_left_raise(parallel, tmp_path):
+    with pytest.raises(ValueError, match=r"parallel needs a folder: --config\.data\.path=F"):
+        read(parallel, path="")
+    write(tmp_path, "tsv", [("", "")])
+    with pytest.raises(UsageError, match="the train split of the parallel data has no pairs"):
+        read(parallel, faults="drop")
 
 
 def test_one_file_is_split(parallel, tmp_path, capsys):
     pairs = [(f"{i} dogs", f"{i} Hunde") for i in range(50)]
-    for form, path in (("plain", "mine"), ("tsv.gz", "mine.tsv.gz")):
-        write(tmp_path, form, pairs, "mine")
+    for form, stem, path in (("plain", "mine", "mine"), ("tsv.gz", "one", "one.tsv.gz")):
+        write(tmp_path, form, pairs, stem)
         splits = [read(parallel, name, path=str(tmp_path / path)) for name in SPLITS]
         assert sorted(itertools.chain(*splits)) == sorted(pairs)
         assert [len(split) for split in splits] == [45, 3, 2]
         assert capsys.readouterr().err.strip().endswith("train 45, validation 3, test 2")
-        (tmp_path / "mine.en").unlink(missing_ok=True)
     write(tmp_path, "tsv", pairs[:19], "few")
     with pytest.raises(UsageError, match=r"few.* has 19 pairs, and at least 20 can be split"):
         read(parallel, path=str(tmp_path / "few"))
@@ -113,23 +121,7 @@ def test_columns_are_found_by_name(tmp_path):
     content = codecs.BOM_UTF8 + TEXT.replace("\n", "\r\n").encode()
     (tmp_path / "train.csv.gz").write_bytes(gzip.compress(content))
     assert read(of_csv(tmp_path)) == REVIEWS
-    swapped = of_csv(tmp_path, source="label", target="text")
-    assert read(swapped) == [review[::-1] for review in REVIEWS]
-
-
-@pytest.mark.parametrize(
-    ("content", "sentence"),
-    [
-        (b"text,stars\na,1\n", "data.target='label' must be one column .* 0: it has text, stars"),
-        (b"text,label\na film, a good one,yes\n", "line 2, .*: 3 fields, not 2; data.faults=drop"),
-        (b'text,label\na,no\n"bad,no\n', "csv: the row after line 2 cannot be read, check its q"),
-        (b"text,label\n\xff,yes\n", "cannot be read: 'utf-8' codec can't decode byte 0xff"),
-    ],
-)
-def test_csv_file_that_cannot_be_used_raises(content, sentence, tmp_path):
-    (tmp_path / "train.csv").write_bytes(content)
-    with pytest.raises((UsageError, ValueError), match=sentence):
-        read(of_csv(tmp_path))
+    assert read(of_csv(tmp_path, source="label", target="text")) == [row[::-1] for row in REVIEWS]
 
 
 def test_text_alone_needs_no_target_and_is_read_again_only_if_it_changed(tmp_path):

@@ -82,7 +82,7 @@ def test_split_depends_on_seed_and_name_and_train_has_every_token(name, load, ca
         ("scan", {"split": "lenght"}, "got 'lenght'; did you mean 'length'?"),
         ("scan", {"path": "no/scan"}, "no/scan has no file simple_train.txt: name a folder"),
         ("scan", {"validation": 6}, "data.validation=6 and data.validation_from=0 leave a split"),
-        ("denoising", {"rates": {"infill": 1.5}}, "data.rates.infill must be in [0, 1], got 1.5"),
+        ("denoising", {"rates.infill": 1.5}, "data.rates.infill must be in [0, 1], got 1.5"),
         ("denoising", {"sizes.test": 1}, "data.sizes.test must be at least 2, got 1"),
     ],
 )
@@ -194,12 +194,10 @@ def test_summary_lists_the_actions_of_the_most_active_person_in_order(load):
 
 
 def opinions(text):
-    """Yield of each opinion whether it praises and counts, and its distances from its negators.
-
-    This is the rule in the docstring of the module; an aside counts as one word.
-    """
+    """Yield whether each opinion praises, and counts, and its distances from its negators."""
     negators, counts = [], True
-    for place, word in enumerate(re.sub(", which [^,]* ,", "aside", text).split()):
+    text = re.sub(", which [^,]* ,", "aside", text)  # counts as one word
+    for place, word in enumerate(text.split()):
         if word in BORDERS:
             negators, counts = [], word != "although"
         elif word in NEGATORS:

@@ -78,16 +78,13 @@ IT, THEM = (
     ],
 )  # fmt: skip
 def test_clauses(who, verb, manner, rest, english, french):
-    sentence = who + conjugate(VERBS[verb], who, Manner(**manner))
-    for words in rest:
-        sentence += words
+    sentence = sum(rest, who + conjugate(VERBS[verb], who, Manner(**manner)))
     assert phrases.finish(sentence)[:2] == (english, french)
 
 
 def test_alignment_of_contraction_and_negation():
     going = conjugate(VERBS["go"], PAUL, Manner(negation="not"))
-    pair = phrases.finish(PAUL + going + phrases.phrase("to", "à") + thing("the market"))
-    assert pair == SentencePair(
+    assert phrases.finish(PAUL + going + phrases.phrase("to", "à") + thing("the market")) == (
         "Paul does not go to the market",
         "Paul ne va pas au marché",
         "0-0 1-1 1-3 2-1 2-3 3-2 4-4 5-4 6-5",
