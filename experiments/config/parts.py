@@ -58,8 +58,8 @@ class Splits:
 class Data(Part):
     """Base of the config of a dataset, which also has a field `name`.
 
-    `is_shared` tells whether source and target have one vocabulary; it is None for subwords, of
-    which `config.text` decides it.
+    `is_shared` tells whether source and target have one vocabulary, as the `text` of its source
+    does; it is None for subwords, of which `config.text` decides it.
     """
 
     is_shared: ClassVar[bool | None] = False
