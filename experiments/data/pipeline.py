@@ -14,6 +14,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from itertools import repeat
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -111,35 +112,34 @@ class Buckets(Generic[AnyBatch]):
                 depends on it alone, then rows of padding. There may be no example.
         """
         self._lengths = np.unique(lengths)
-        self.longest, self.tokens = self._lengths[-1], tokens
-        self._build = build
+        self._sizes = tokens // self._lengths  # rows
+        self.longest, self.tokens, self._build = self._lengths[-1], tokens, build
 
-    def capacity(self, lengths: np.ndarray, deviations: float) -> np.ndarray:
-        """Batches of each bucket that examples need, and so many standard deviations more."""
+    def capacity(self, lengths: np.ndarray, deviations: float) -> tuple[np.ndarray, int]:
+        """Return what examples need, and so many standard deviations more.
+
+        Batches of each bucket, and positions of one side of all of them.
+        """
         bucket = np.searchsorted(self._lengths, lengths.max(axis=1))
         counts = np.bincount(bucket, minlength=len(self._lengths))
         spare = np.ceil(deviations * np.sqrt(counts + 1)).astype(int)  # one example has a batch too
-        return -(-(counts + spare) // (self.tokens // self._lengths))
+        batches = -(-(counts + spare) // self._sizes)
+        return batches, int(np.sum(batches * self._sizes * self._lengths))
 
-    def arrange(self, lengths: np.ndarray, capacity: np.ndarray) -> Groups:
-        """Examples of each batch, bucket after bucket."""
+    def arrange(self, numbers: np.ndarray, lengths: np.ndarray, capacity: np.ndarray) -> Groups:
+        """Return the numbers of the examples of each batch, bucket after bucket."""
         bucket = np.searchsorted(self._lengths, lengths.max(axis=1))
         groups = []
-        for number, batches in enumerate(capacity):
-            size, members = self.tokens // self._lengths[number], np.flatnonzero(bucket == number)
+        for place, (size, batches) in enumerate(zip(self._sizes, capacity, strict=True)):
+            members = numbers[bucket == place]
             groups += [members[i * size : (i + 1) * size] for i in range(batches)]
         return groups
-
-    def positions(self, capacity: np.ndarray) -> int:
-        """Positions of one side of all batches."""
-        return int(np.sum(capacity * (self.tokens // self._lengths) * self._lengths))
 
     def rows(self, groups: Sequence[tuple[Examples, np.ndarray]]) -> Rows[AnyBatch]:
         """One example a row of the shortest bucket that has room, then rows of padding."""
         ((examples, members),) = groups
-        longest = examples.lengths[members].max(initial=0)
-        length = int(self._lengths[np.searchsorted(self._lengths, longest)])
-        size = self.tokens // length
+        bucket = np.searchsorted(self._lengths, examples.lengths[members].max(initial=0))
+        size, length = int(self._sizes[bucket]), int(self._lengths[bucket])
 
         def read(part: slice) -> AnyBatch:
             chosen = [examples[member] for member in members[part].tolist()]
@@ -149,7 +149,7 @@ class Buckets(Generic[AnyBatch]):
 
 
 class PackedRows:
-    """Several examples in a row, all rows of one shape; attributes as of `Buckets`."""
+    """Several examples in a row, all rows of one shape; attributes and methods as of `Buckets`."""
 
     field = "batch.row_length"
 
@@ -158,29 +158,30 @@ class PackedRows:
         self.longest, self.tokens = (*lengths,), tokens
         self.per_batch = tokens // max(lengths)
 
-    def capacity(self, lengths: np.ndarray, deviations: float) -> int:
-        """Rows that examples need, and so many standard deviations more."""
+    def capacity(self, lengths: np.ndarray, deviations: float) -> tuple[int, int]:
+        """Return rows, and their positions: the mean of the sides."""
         rows = int(pack(lengths, self.longest).max()) + 1
         need = (lengths / self.longest).max(axis=1)
-        return math.ceil(rows * (1 + deviations * need.std() / need.mean() / math.sqrt(len(need))))
+        spare = deviations * need.std() / need.mean() / math.sqrt(len(need))
+        rows = math.ceil(rows * (1 + spare))
+        return rows, rows * sum(self.longest) // len(self.longest)
 
-    def arrange(self, lengths: np.ndarray, capacity: int) -> Groups:
-        """Examples of each row."""
+    def arrange(self, numbers: np.ndarray, lengths: np.ndarray, capacity: int) -> Groups:
+        """Return the numbers of the examples of each row."""
         row = pack(lengths, self.longest, capacity)
         order = np.argsort(row, kind="stable")
-        return np.split(order, np.searchsorted(row[order], np.arange(capacity + 1)))[1:-1]
+        return np.split(numbers[order], np.searchsorted(row[order], np.arange(capacity + 1)))[1:-1]
 
-    def positions(self, capacity: int) -> int:
-        """Positions of so many rows: the mean of the sides."""
-        return capacity * sum(self.longest) // len(self.longest)
-
-    def rows(self, groups: Sequence[tuple[Examples, np.ndarray]]) -> Rows[Any]:
+    def rows(
+        self, groups: Sequence[tuple[Examples, np.ndarray]]
+    ) -> Rows[PackedBatch | PackedPairs]:
         """A row for each group."""
 
         def read(part: slice) -> PackedBatch | PackedPairs:
-            rows = [[examples[n] for n in members.tolist()] for examples, members in groups[part]]
+            counts = [len(members) for _, members in groups[part]]
+            chosen = [examples[n] for examples, members in groups[part] for n in members.tolist()]
             sides = [
-                pack_batch([[example[side] for example in row] for row in rows], length)
+                pack_batch([example[side] for example in chosen], counts, length)
                 for side, length in enumerate(self.longest)
             ]
             return sides[0] if len(sides) == 1 else PackedPairs(*sides)
@@ -222,39 +223,32 @@ class ShuffledBatches(Batches[AnyBatch]):
         self._num_blocks = -(-len(lengths) // block)
         self._bounds = np.arange(self._num_blocks + 1) * len(lengths) // self._num_blocks
         is_exact = self._num_blocks == 1 and redraw is None
-        trial = self._draw(0)[1].lengths
-        self._capacity = layout.capacity(trial, 0 if is_exact else DEVIATIONS)
-        self._num_groups = len(layout.arrange(trial[:0], self._capacity))  # of a block
+        drawn, numbers, _ = self._draw(0)
+        trial = drawn.lengths[numbers]
+        self._capacity, positions = layout.capacity(trial, 0 if is_exact else DEVIATIONS)
         self._block = functools.lru_cache(maxsize=2)(self._arrange)
-        self.padding = 1 - trial.sum() / (layout.positions(self._capacity) * trial.shape[1])
+        self._num_groups = len(self._block(0)[1])
+        self.padding = 1 - trial.sum() / (positions * trial.shape[1])
         steps = Fraction(self._num_blocks * self._num_groups, layout.per_batch)
         self.epoch = Epoch(steps, examples=len(lengths), tokens=int(lengths[:, -1].sum()))
 
     def rows(self, step: int) -> Rows[AnyBatch]:
         """As in `Batches`."""
-        return self._layout.rows([(examples, group) for _, examples, group in self._groups(step)])
-
-    def members(self, step: int) -> np.ndarray:
-        """Numbers of the training examples in the batch of a step."""
-        return np.concatenate([members[group] for members, _, group in self._groups(step)])
-
-    def _groups(self, step: int) -> list[tuple[np.ndarray, Examples, np.ndarray]]:
-        """Return the groups of a batch, each with the numbers and examples of its block."""
-        first = step * self._layout.per_batch
-        groups = []
+        groups, first = [], step * self._layout.per_batch
         for index in range(first, first + self._layout.per_batch):
-            block, group = divmod(index, self._num_groups)
-            members, examples, arranged = self._block(block)
-            groups.append((members, examples, arranged[group]))
-        return groups
+            block, place = divmod(index, self._num_groups)
+            examples, arranged = self._block(block)
+            groups.append((examples, arranged[place]))
+        return self._layout.rows(groups)
 
-    def _arrange(self, block: int) -> tuple[np.ndarray, Examples, Groups]:
-        members, examples, random = self._draw(block)
-        groups = self._layout.arrange(examples.lengths, self._capacity)
-        return members, examples, [groups[index] for index in random.permutation(len(groups))]
+    def _arrange(self, block: int) -> tuple[Examples, Groups]:
+        """Return examples, and the numbers of those in each group of a block."""
+        examples, numbers, random = self._draw(block)
+        groups = self._layout.arrange(numbers, examples.lengths[numbers], self._capacity)
+        return examples, [groups[index] for index in random.permutation(len(groups))]
 
-    def _draw(self, block: int) -> tuple[np.ndarray, Examples, np.random.Generator]:
-        """Return the examples of a block, counted over all epochs, and their numbers."""
+    def _draw(self, block: int) -> tuple[Examples, np.ndarray, np.random.Generator]:
+        """Return examples, and the numbers of those of a block, counted over all epochs."""
         random, number = np.random.default_rng((self._seed, block)), int(self._bounds[-1])
         if self._num_blocks == 1:
             members = random.permutation(number)
@@ -262,19 +256,9 @@ class ShuffledBatches(Batches[AnyBatch]):
             epoch, index = divmod(block, self._num_blocks)
             positions = np.arange(*self._bounds[index : index + 2])
             members = permuted(positions, number, np.random.SeedSequence((self._seed, epoch)))
-        redraw = self._redraw or (lambda members, _: _Subset(self._examples, members))
-        return members, redraw(members, random), random
-
-
-class _Subset:
-    """Some of the examples, in the order of `members`."""
-
-    def __init__(self, examples: Examples, members: np.ndarray) -> None:
-        self._examples, self._members = examples, members
-        self.lengths = examples.lengths[members]
-
-    def __getitem__(self, number: int) -> Any:  # noqa: ANN401 - whatever is batched
-        return self._examples[self._members[number]]
+        if self._redraw is None:
+            return self._examples, members, random
+        return self._redraw(members, random), np.arange(len(members)), random
 
 
 class SortedBatches(Batches[AnyBatch]):
@@ -288,8 +272,8 @@ class SortedBatches(Batches[AnyBatch]):
         lengths = _checked_lengths(examples, layout)
         self._examples, self._layout = examples, layout
         order = np.argsort(lengths.max(axis=1), kind="stable")
-        lengths = lengths[order]
-        groups = [order[group] for group in layout.arrange(lengths, layout.capacity(lengths, 0))]
+        capacity, _ = layout.capacity(lengths[order], 0)
+        groups = layout.arrange(order, lengths[order], capacity)
         groups += [order[:0]] * (-len(groups) % layout.per_batch)
         starts = range(0, len(groups), layout.per_batch)
         self._groups = [groups[start : start + layout.per_batch] for start in starts]
@@ -299,7 +283,7 @@ class SortedBatches(Batches[AnyBatch]):
 
     def rows(self, number: int) -> Rows[AnyBatch]:
         """As in `Batches`."""
-        return self._layout.rows([(self._examples, group) for group in self._groups[number]])
+        return self._layout.rows([*zip(repeat(self._examples), self._groups[number])])
 
     def members(self, number: int) -> np.ndarray:
         """Numbers of the examples in a batch, row after row."""
@@ -398,22 +382,17 @@ def permuted(indices: np.ndarray, number: int, seed: np.random.SeedSequence) -> 
     [4, 2, 1, 3, 0]
     """
     half = np.uint64(max(1, -(-(number - 1).bit_length() // 2)))  # bits
+    mask = (np.uint64(1) << half) - np.uint64(1)
     keys = seed.generate_state(ROUNDS, np.uint64)
     results = np.array(indices, np.uint64)
     is_outside = np.ones_like(results, bool)
     while is_outside.any():
-        results[is_outside] = _feistel(results[is_outside], half, keys)
+        left, right = results[is_outside] >> half, results[is_outside] & mask
+        for key in keys:
+            mixed = right ^ key
+            for shift, multiplier in SPLIT_MIX:
+                mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(multiplier)  # mod 2^64
+            left, right = right, left ^ ((mixed ^ (mixed >> np.uint64(31))) & mask)
+        results[is_outside] = (left << half) | right
         is_outside = results >= number
     return results.astype(np.int64)
-
-
-def _feistel(numbers: np.ndarray, half: np.uint64, keys: np.ndarray) -> np.ndarray:
-    """Permute the numbers below 2^(2 half)."""
-    mask = (np.uint64(1) << half) - np.uint64(1)
-    left, right = numbers >> half, numbers & mask
-    for key in keys:
-        mixed = right ^ key
-        for shift, multiplier in SPLIT_MIX:
-            mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(multiplier)  # modulo 2^64
-        left, right = right, left ^ ((mixed ^ (mixed >> np.uint64(31))) & mask)
-    return (left << half) | right
