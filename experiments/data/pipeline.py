@@ -88,14 +88,13 @@ class Examples(Protocol):
 class Buckets(Generic[AnyBatch]):
     """One example a row; examples of similar length are batched, in a few shapes.
 
+    No example is longer than the longest shape.
+
     Attributes:
         per_batch: groups of a batch.
-        longest: positions of the longest row, or of the row of each side.
-        field: of a config, which raises `longest`.
-        tokens: positions of a batch.
     """
 
-    per_batch, field = 1, "model.max_length"
+    per_batch = 1
 
     def __init__(
         self,
@@ -113,7 +112,7 @@ class Buckets(Generic[AnyBatch]):
         """
         self._lengths = np.unique(lengths)
         self._sizes = tokens // self._lengths  # rows
-        self.longest, self.tokens, self._build = self._lengths[-1], tokens, build
+        self._build = build
 
     def capacity(self, lengths: np.ndarray, deviations: float) -> tuple[np.ndarray, int]:
         """Return what examples need, and so many standard deviations more.
@@ -149,26 +148,31 @@ class Buckets(Generic[AnyBatch]):
 
 
 class PackedRows:
-    """Several examples in a row, all rows of one shape; attributes and methods as of `Buckets`."""
-
-    field = "batch.row_length"
+    """Several examples in a row, all rows of one shape; methods as of `Buckets`."""
 
     def __init__(self, lengths: Sequence[int], tokens: int) -> None:
         """Take the positions of a row of each side, and of a batch of the longer side."""
-        self.longest, self.tokens = (*lengths,), tokens
-        self.per_batch = tokens // max(lengths)
+        self._lengths, self.per_batch = (*lengths,), tokens // max(lengths)
 
     def capacity(self, lengths: np.ndarray, deviations: float) -> tuple[int, int]:
-        """Return rows, and their positions: the mean of the sides."""
-        rows = int(pack(lengths, self.longest).max()) + 1
-        need = (lengths / self.longest).max(axis=1)
+        """Return rows, and their positions: the mean of the sides.
+
+        Raises:
+            UsageError: an example that is longer than a row.
+        """
+        if (lengths.max(axis=0) > self._lengths).any():
+            raise UsageError(
+                f"an example needs {lengths.max()} positions, and a row has {min(self._lengths)}: "
+                "raise batch.row_length"
+            )
+        need = (lengths / self._lengths).max(axis=1)
         spare = deviations * need.std() / need.mean() / math.sqrt(len(need))
-        rows = math.ceil(rows * (1 + spare))
-        return rows, rows * sum(self.longest) // len(self.longest)
+        rows = math.ceil((int(pack(lengths, self._lengths).max()) + 1) * (1 + spare))
+        return rows, rows * sum(self._lengths) // len(self._lengths)
 
     def arrange(self, numbers: np.ndarray, lengths: np.ndarray, capacity: int) -> Groups:
         """Return the numbers of the examples of each row."""
-        row = pack(lengths, self.longest, capacity)
+        row = pack(lengths, self._lengths, capacity)
         order = np.argsort(row, kind="stable")
         return np.split(numbers[order], np.searchsorted(row[order], np.arange(capacity + 1)))[1:-1]
 
@@ -182,7 +186,7 @@ class PackedRows:
             chosen = [examples[n] for examples, members in groups[part] for n in members.tolist()]
             sides = [
                 pack_batch([example[side] for example in chosen], counts, length)
-                for side, length in enumerate(self.longest)
+                for side, length in enumerate(self._lengths)
             ]
             return sides[0] if len(sides) == 1 else PackedPairs(*sides)
 
@@ -216,10 +220,10 @@ class ShuffledBatches(Batches[AnyBatch]):
             redraw: makes the examples of these numbers anew in each epoch (subword dropout).
 
         Raises:
-            UsageError: no example, or one that the layout has no room for.
+            UsageError: an example that the layout has no room for.
         """
-        lengths = _checked_lengths(examples, layout)
         self._examples, self._layout, self._redraw, self._seed = examples, layout, redraw, seed
+        lengths = examples.lengths
         self._num_blocks = -(-len(lengths) // block)
         self._bounds = np.arange(self._num_blocks + 1) * len(lengths) // self._num_blocks
         is_exact = self._num_blocks == 1 and redraw is None
@@ -269,8 +273,7 @@ class SortedBatches(Batches[AnyBatch]):
 
     def __init__(self, examples: Examples, layout: Buckets[AnyBatch] | PackedRows) -> None:
         """Arrange the examples; errors as of `ShuffledBatches`."""
-        lengths = _checked_lengths(examples, layout)
-        self._examples, self._layout = examples, layout
+        self._examples, self._layout, lengths = examples, layout, examples.lengths
         order = np.argsort(lengths.max(axis=1), kind="stable")
         capacity, _ = layout.capacity(lengths[order], 0)
         groups = layout.arrange(order, lengths[order], capacity)
@@ -303,72 +306,46 @@ class TextBatch(NamedTuple):
     labels: np.ndarray
     counted: np.ndarray
 
-    @classmethod
-    def at(cls, ids: np.ndarray, begins: np.ndarray, context: int) -> "TextBatch":
-        """Return windows of `context` ids that begin at `[B]` indices, or end with the text.
 
-        Labels before `begins` are not counted.
-        """
-        starts = np.minimum(begins, len(ids) - 1 - context)
-        index = starts[:, None] + np.arange(context)
-        return cls(ids[index], ids[index + 1], index >= begins[:, None])
+class Windows(Batches[TextBatch]):
+    """Windows of a text: with a seed random ones, each batch a pure function of (seed, step).
 
-
-class RandomWindows(Batches[TextBatch]):
-    """The batch of each training step, random windows: a pure function of (seed, step)."""
+    Without a seed, they follow one another and count every label once: all ids but the first. The
+    last one ends with the text and counts only labels that are not in the window before; it is
+    repeated to fill the last batch, and counts nothing there.
+    """
 
     padding = 0.0
 
-    def __init__(self, ids: np.ndarray, *, context: int, size: int, seed: int) -> None:
+    def __init__(
+        self, ids: np.ndarray, *, context: int, size: int, seed: int | None = None
+    ) -> None:
         """Take more than T ids of a text, `context` T, and `size` B."""
         self._ids, self._context, self._size, self._seed = ids, context, size, seed
         windows = -(-(len(ids) - 1) // context)
         self.epoch = Epoch(-(-windows // size), examples=windows, tokens=len(ids) - 1)
 
-    def rows(self, step: int) -> Rows[TextBatch]:
-        """As in `Batches`."""
-        random = np.random.default_rng((self._seed, step))
-        starts = random.integers(len(self._ids) - self._context, size=self._size)
-        return Rows(self._size, lambda part: TextBatch.at(self._ids, starts[part], self._context))
-
-
-class FixedWindows(Batches[TextBatch]):
-    """Batches of one shape that count every label of a text once: all ids but the first.
-
-    Windows follow one another. The last one ends with the text and counts only labels that are not
-    in the window before; it is repeated to fill the last batch, and counts nothing there.
-    """
-
-    def __init__(self, ids: np.ndarray, *, context: int, size: int) -> None:
-        """Choose the windows; arguments as of `RandomWindows`."""
-        self._ids, self._context = ids, context
-        begins = np.arange(0, len(ids) - 1, context)
-        begins = np.append(begins, np.full(-len(begins) % size, len(ids)))
-        self._begins = begins.reshape(-1, size)
-
     def __len__(self) -> int:
-        return len(self._begins)
+        return self.epoch.steps
 
     def rows(self, number: int) -> Rows[TextBatch]:
         """As in `Batches`."""
-        begins = self._begins[number]
-        return Rows(len(begins), lambda part: TextBatch.at(self._ids, begins[part], self._context))
+        ids, context = self._ids, self._context
+        if self._seed is not None:
+            random = np.random.default_rng((self._seed, number))
+            begins = random.integers(len(ids) - context, size=self._size)
+        elif number < len(self):
+            begins = context * np.arange(number * self._size, (number + 1) * self._size)
+            begins[begins >= len(ids) - 1] = len(ids)
+        else:
+            raise IndexError(number)
 
+        def read(part: slice) -> TextBatch:
+            chosen = begins[part, None]
+            index = np.minimum(chosen, len(ids) - 1 - context) + np.arange(context)
+            return TextBatch(ids[index], ids[index + 1], index >= chosen)
 
-def _checked_lengths(examples: Examples, layout: Buckets[Any] | PackedRows) -> np.ndarray:
-    if not len(examples.lengths):
-        raise UsageError("the data has no example")
-    longest, row = examples.lengths.max(axis=0), np.max(layout.longest)
-    if (longest > layout.longest).any():
-        raise UsageError(
-            f"an example needs {longest.max()} positions, and a row has {np.min(layout.longest)}: "
-            f"raise {layout.field}"
-        )
-    if row > layout.tokens:
-        raise UsageError(
-            f"a batch of {layout.tokens} tokens has no room for a row of {row}: raise batch.tokens"
-        )
-    return examples.lengths
+        return Rows(self._size, read)
 
 
 def permuted(indices: np.ndarray, number: int, seed: np.random.SeedSequence) -> np.ndarray:

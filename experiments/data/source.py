@@ -8,7 +8,7 @@ more than some thousand examples in memory.
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -123,6 +123,8 @@ class Splits(dict[str, "TextStore | ImageStore"]):
             else:
                 name = source.name and f"{config.name} {source.name(config)} {split}"
                 self[split] = store_text(self.cache, load, name)
+            if not len(self[split]):
+                raise ValueError(f"the {split} split has no example")
         return self[split]
 
 
@@ -131,15 +133,10 @@ class TextStore(Sequence[SentencePair]):
 
     def __init__(self, path: Path) -> None:
         """Take the path of a file that `store_text` wrote."""
-        self.path = path
-        self.fingerprint = path.stem
-
-    @property
-    def _reader(self) -> ArrayRecordReader:
-        return ArrayRecordReader(str(self.path))
+        self.path, self.fingerprint = path, path.stem
 
     def __len__(self) -> int:
-        return self._reader.num_records()
+        return ArrayRecordReader(str(self.path)).num_records()
 
     def __getitem__(self, index: int | slice) -> SentencePair | list[SentencePair]:
         """One pair, or the pairs of a slice."""
@@ -149,7 +146,8 @@ class TextStore(Sequence[SentencePair]):
 
     def take(self, indices: Iterable[int]) -> list[SentencePair]:
         """The pairs of these numbers."""
-        return [SentencePair(*json.loads(record)) for record in self._reader.read([*indices])]
+        records = ArrayRecordReader(str(self.path)).read([*indices])
+        return [SentencePair(*json.loads(record)) for record in records]
 
     def __iter__(self) -> Iterator[SentencePair]:
         """Every pair, read in chunks."""
@@ -188,8 +186,9 @@ class IdStore(Sequence[EncodedPair]):
 
     def __getitem__(self, index: int) -> EncodedPair:
         """The ids of a pair."""
-        sides = zip(self.ends[index].tolist(), self.lengths[index].tolist(), strict=True)
-        return EncodedPair(*(self.ids[end - length + 1 : end] for end, length in sides))
+        ends = self.ends[index]
+        begins = ends - self.lengths[index] + 1
+        return EncodedPair(*map(self.ids.__getitem__, map(slice, begins, ends)))
 
 
 def store_text(
@@ -210,14 +209,11 @@ def store_text(
     remove_abandoned(folder)
     with TemporaryDirectory(dir=folder, suffix=PART) as temporary:
         part, content = Path(temporary) / "records", hashlib.sha256()
-        writer = ArrayRecordWriter(str(part), "group_size:1,uncompressed")
-        try:
+        with closing(ArrayRecordWriter(str(part), "group_size:1,uncompressed")) as writer:
             for pair in read():
                 record = json.dumps(pair).encode()
                 content.update(record)
                 writer.write(record)
-        finally:
-            writer.close()
         path = folder / f"{content.hexdigest()[:16]}.array_record"
         publish(part, path)
     if known:
@@ -244,15 +240,22 @@ def store_ids(
             order; `experiments.prepare.beam_map` uses several machines.
     """
     known = [*filter(None, tokenizers)]
-    learned = fingerprint(f"{each.FILE} {each.as_bytes().hex()}" for each in known)
-    folder = cache / "ids" / f"{texts.path.stem}.{learned}.{max_ids or 'whole'}"
+    name = f"{texts.path.stem}.{fingerprint(map(repr, known))}.{max_ids or 'whole'}"
+    folder = cache / "ids" / name
     if not folder.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
         remove_abandoned(folder.parent)
-        with TemporaryDirectory(dir=folder.parent, suffix=PART) as temporary:
+        encode, end = partial(_encoded, texts, tokenizers, max_ids), 0
+        with TemporaryDirectory(dir=folder.parent, suffix=PART) as temporary, ExitStack() as stack:
             part = Path(temporary) / "ids"
-            encode = partial(_encoded, texts, tokenizers, max_ids)
-            _write_ids(part, map_function(encode, range(0, len(texts), CHUNK)))
+            part.mkdir()
+            files = [stack.enter_context((part / file).open("wb")) for file in FILES]
+            for ids, sizes in map_function(encode, range(0, len(texts), CHUNK)):
+                arrays = ids, sizes + 1, end + np.cumsum(sizes, dtype=np.int64)
+                end += len(ids)
+                for file, array in zip(files, arrays, strict=True):
+                    file.write(array)
+            stack.close()
             try:
                 publish(part, folder)
             except OSError:
@@ -265,25 +268,12 @@ def _encoded(
     texts: TextStore, tokenizers: Tokenizers, max_ids: int | None, start: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the ids of a chunk of pairs, and the number of ids of each side."""
-    num_sides = len([*filter(None, tokenizers)])
-    encoded = []
+    encoded, num_sides = [], len([*filter(None, tokenizers)])
     for pair in texts[start : start + CHUNK]:
         sides = tokenizers.encode(pair)[:num_sides]
         if max_ids:  # of sources alone
             (ids,) = sides
             sides = [ids[first : first + max_ids] for first in range(0, len(ids), max_ids)]
         encoded += [np.array(ids, np.int32) for ids in sides]
-    sizes = np.array([len(ids) for ids in encoded], np.int32)
+    sizes = np.array([*map(len, encoded)], np.int32)
     return np.concatenate([np.zeros(0, np.int32), *encoded]), sizes
-
-
-def _write_ids(folder: Path, chunks: Iterable[tuple[np.ndarray, np.ndarray]]) -> None:
-    folder.mkdir()
-    end = 0
-    with ExitStack() as stack:
-        files = [stack.enter_context((folder / name).open("wb")) for name in FILES]
-        for ids, sizes in chunks:
-            arrays = ids, sizes + 1, end + np.cumsum(sizes, dtype=np.int64)
-            end += len(ids)
-            for file, array in zip(files, arrays, strict=True):
-                file.write(array)

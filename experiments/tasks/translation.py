@@ -27,7 +27,7 @@ from experiments.config.parts import (
 )
 from experiments.data.packing import Batch, PackedPairs, row_lengths
 from experiments.data.pipeline import Buckets, PackedRows, ShuffledBatches, SortedBatches
-from experiments.data.subwords import PairDropout
+from experiments.data.subwords import pair_dropout
 from experiments.data.tokenizers import (
     BOS,
     EOS,
@@ -101,7 +101,7 @@ class Translation(Task[Batch | PackedPairs]):
             layout = Buckets([*batch.bucket_lengths, longest], batch.tokens)
         if config.text is None or not config.text.dropout:
             return ShuffledBatches(ids, layout, seed=config.seed)
-        segment = PairDropout(self.tokenizers, config.text.dropout, most)
+        segment = pair_dropout(self.tokenizers, config.text.dropout, most)
 
         def redraw(places: np.ndarray, random: np.random.Generator) -> EncodedExamples[EncodedPair]:
             plain = [ids[place] for place in places]
