@@ -8,7 +8,7 @@ more than some thousand examples in memory.
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -31,7 +31,7 @@ from experiments.files import PART, publish, remove_abandoned, write_whole
 from experiments.registry import DATASETS
 
 CHUNK = 4_096  # examples that are read at once
-FILES = "ids", "lengths", "ends"
+FILES = "ids", "ends", "lengths"
 EVERY_WORD = Words()
 
 MapFunction = Callable[[Callable[[int], Any], Iterable[int]], Iterable[Any]]  # such as `map`
@@ -65,11 +65,6 @@ class Source:
     has_images: bool = False
     may_lack_target: bool = False
     name: Callable[[Any], str] | None = None
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        """All of its splits."""
-        return ("train", "validation", *self.tests)
 
 
 class Splits(dict[str, "TextStore | ImageStore"]):
@@ -110,7 +105,7 @@ class Splits(dict[str, "TextStore | ImageStore"]):
             return (pair._replace(target=str(pair.target)) for pair in pairs)  # or a number
 
         with as_usage_errors():
-            one_of("split", split, source.splits)
+            one_of("split", split, ("train", "validation", *source.tests))
             if source.has_images:
                 self[split] = ImageStore(load())
                 for image, *_ in self[split]:  # of the range of those of `--mode=predict`
@@ -242,25 +237,20 @@ def store_ids(
     known = [*filter(None, tokenizers)]
     name = f"{texts.path.stem}.{fingerprint(map(repr, known))}.{max_ids or 'whole'}"
     folder = cache / "ids" / name
-    if not folder.exists():
-        folder.parent.mkdir(parents=True, exist_ok=True)
+    if not (folder / FILES[-1]).exists():
+        folder.mkdir(parents=True, exist_ok=True)
         remove_abandoned(folder.parent)
         encode, end = partial(_encoded, texts, tokenizers, max_ids), 0
-        with TemporaryDirectory(dir=folder.parent, suffix=PART) as temporary, ExitStack() as stack:
-            part = Path(temporary) / "ids"
-            part.mkdir()
-            files = [stack.enter_context((part / file).open("wb")) for file in FILES]
+        with TemporaryDirectory(dir=folder.parent, suffix=PART) as temporary:
+            parts = [Path(temporary) / file for file in FILES]
             for ids, sizes in map_function(encode, range(0, len(texts), CHUNK)):
-                arrays = ids, sizes + 1, end + np.cumsum(sizes, dtype=np.int64)
+                ends = end + np.cumsum(sizes, dtype=np.int64)
                 end += len(ids)
-                for file, array in zip(files, arrays, strict=True):
-                    file.write(array)
-            stack.close()
-            try:
-                publish(part, folder)
-            except OSError:
-                if not folder.exists():  # no other process has written the same meanwhile
-                    raise
+                for part, array in zip(parts, (ids, ends, sizes + 1), strict=True):
+                    with part.open("ab") as file:
+                        file.write(array)
+            for part in parts:
+                publish(part, folder / part.name)
     return IdStore(folder, len(known))
 
 

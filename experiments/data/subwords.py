@@ -12,19 +12,7 @@ import numpy as np
 import sentencepiece
 
 from experiments.config.parts import SMALLEST_SUBWORDS, TextPart
-from experiments.data.tokenizers import (
-    BOS,
-    EOS,
-    PAD,
-    SPECIALS,
-    EncodedExamples,
-    EncodedPair,
-    SentencePair,
-    Text,
-    Tokenizer,
-    Tokenizers,
-    without_specials,
-)
+from experiments.data.tokenizers import BOS, EOS, PAD, SPECIALS, Text, Tokenizer, without_specials
 
 BLANK = "▁"  # of sentencepiece, for a blank
 LARGEST = 8_000  # subwords, of a size that the text decides
@@ -61,6 +49,10 @@ class SubwordTokenizer(Tokenizer):
         """The model of sentencepiece."""
         return sentencepiece.SentencePieceProcessor(model_proto=self.model)
 
+    def pieces(self) -> list[str]:
+        """Return all subwords in the spelling of sentencepiece."""
+        return self.processor.id_to_piece([*range(len(self.processor))])
+
     @cached_property
     def vocabulary(self) -> tuple[str, ...]:
         """The subwords; a blank before one is an underscore."""
@@ -88,10 +80,6 @@ class SubwordTokenizer(Tokenizer):
         """Return the number of the word of each subword; a blank belongs to the word after it."""
         texts = (self.decode(ids[: end + 1]) for end in range(len(ids)))
         return [len(f"{text}x".split()) - 1 for text in texts]
-
-    def pieces(self) -> list[str]:
-        """Return all subwords in the spelling of sentencepiece."""
-        return self.processor.id_to_piece([*range(len(self.processor))])
 
     def as_bytes(self) -> bytes:
         return self.model
@@ -199,26 +187,3 @@ def subword_dropout(
         return ids
 
     return segment
-
-
-def pair_dropout(
-    tokenizers: Tokenizers, rate: float, most: tuple[int, int]
-) -> Callable[..., EncodedExamples[EncodedPair]]:
-    """Return a function `(pairs, plain, random)` that segments both sides of pairs anew.
-
-    A segmentation of more than `most` positions on a side is replaced by the `plain` one.
-    """
-    segments = [subword_dropout(tokenizer, rate) for tokenizer in tokenizers]
-
-    def redraw(
-        pairs: Sequence[SentencePair], plain: Sequence[EncodedPair], random: np.random.Generator
-    ) -> EncodedExamples[EncodedPair]:
-        encoded = EncodedExamples[EncodedPair]()
-        for pair, whole in zip(pairs, plain, strict=True):
-            sides = zip(segments, pair, strict=False)
-            new = EncodedPair(*(segment(text, random) for segment, text in sides))
-            has_room = all(len(ids) < room for ids, room in zip(new, most, strict=True))
-            encoded.append(new if has_room else whole)
-        return encoded
-
-    return redraw

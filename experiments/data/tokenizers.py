@@ -61,12 +61,28 @@ class EncodedExamples(list[Example]):
         return np.array([[len(side) + 1 for side in example] for example in self])
 
 
+def segment_pairs(
+    segments: Sequence[Callable[[str, np.random.Generator], Ids]],
+    pairs: Sequence[SentencePair],
+    plain: Sequence[EncodedPair],
+    most: Sequence[int],
+    random: np.random.Generator,
+) -> EncodedExamples[EncodedPair]:
+    """Return pairs with random ids, by a function for each side.
+
+    The ids of a pair are its `plain` ones if a side would need more than `most` positions.
+    """
+    encoded = EncodedExamples[EncodedPair]()
+    for pair, whole in zip(pairs, plain, strict=True):
+        sides = [segment(text, random) for segment, text in zip(segments, pair, strict=False)]
+        has_room = all(len(ids) < room for ids, room in zip(sides, most, strict=True))
+        encoded.append(EncodedPair(*sides) if has_room else whole)
+    return encoded
+
+
 def fingerprint(lines: Iterable[str]) -> str:
     """Return sixteen hexadecimal digits of the SHA-256 of lines."""
-    digest = hashlib.sha256()
-    for line in lines:
-        digest.update(f"{line}\n".encode())
-    return digest.hexdigest()[:16]
+    return hashlib.sha256("\n".join([*lines, ""]).encode()).hexdigest()[:16]
 
 
 def tokenize(text: str) -> list[str]:
@@ -293,11 +309,7 @@ class Text(ABC):
         cache: Path,
         sides: Sequence[int] = (0, 1),
     ) -> Tokenizers:
-        """Learn the tokens of training data, or read from `cache` those learned before.
-
-        Raises:
-            UsageError: a word of the data is spelled as a special one.
-        """
+        """Learn the tokens of training data, or read from `cache` those learned before."""
         found: dict[int, Tokenizer] = {}
         joint = config.joint if config else self.shared
         for group in [(*sides,)] if joint else zip(sides):
@@ -341,11 +353,6 @@ class Words(Text):
     def _learn(self, config: TextPart | None, texts: Callable[[], Iterator[str]]) -> WordTokenizer:
         """Learn the words, the most frequent first."""
         counts = Counter(word for text in texts() for word in self.tokens.tokenize(text))
-        if taken := [word for word in SPECIALS if word in counts]:
-            raise UsageError(
-                f"the word or class {taken[0]!r} of the data is a special token of the "
-                "vocabulary: rename it"
-            )
         words = sorted(counts, key=lambda word: (-counts[word], word))
         return WordTokenizer((*SPECIALS, *words), self.tokens)
 

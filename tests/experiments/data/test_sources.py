@@ -49,7 +49,8 @@ def load(cache):
     def load(name, **changes):
         here = {"path": str(cache)} if name == "scan" else {}
         config = changed(data_part(name, DATA[name]), here | changes)
-        return {split: load_split(config, split, cache) for split in DATASETS[name].source.splits}
+        splits = ("train", "validation", *DATASETS[name].source.tests)
+        return {split: load_split(config, split, cache) for split in splits}
 
     return load
 
