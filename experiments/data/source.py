@@ -78,13 +78,9 @@ class Splits(dict[str, "TextStore | ImageStore"]):
         has_targets: bool = True,
         map_function: MapFunction = map,
     ) -> None:
-        """Read nothing yet.
+        """Take `config.data` and the folder of prepared data; nothing is read yet.
 
-        Args:
-            config: `config.data`.
-            cache: folder of prepared data.
-            has_targets: whether the task reads targets; otherwise a dataset may lack them.
-            map_function: as in `store_ids`, for the ids of the splits.
+        A task that reads no targets takes data that lack them. `map_function` is for `store_ids`.
         """
         super().__init__()
         self.cache, self.map_function = cache, map_function
@@ -118,8 +114,6 @@ class Splits(dict[str, "TextStore | ImageStore"]):
             else:
                 name = source.name and f"{config.name} {source.name(config)} {split}"
                 self[split] = store_text(self.cache, load, name)
-            if not len(self[split]):
-                raise ValueError(f"the {split} split has no example")
         return self[split]
 
 
