@@ -5,6 +5,7 @@ no segment attends to another, and `batch.positions` restart in each. Both sides
 the same row of their side and have the same segment number.
 """
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -161,12 +162,12 @@ def row_lengths(lengths: np.ndarray, most: int) -> tuple[int, ...]:
     """
     mean, longest = lengths.mean(axis=0), lengths.max(axis=0)
     sample = lengths[:: -(-len(lengths) // 2_048)]
-    least = min(most, _rounded(longest.max(), 8))
-    usual = min(most, max(least, _rounded(4 * mean.max(), 8)))
+    least = min(most, 8 * math.ceil(longest.max() / 8))
+    usual = min(most, max(least, 8 * math.ceil(4 * mean.max() / 8)))
+    by = 4 * math.ceil(usual / 8 / 4)
     tried = []
-    by = int(_rounded(usual / 8, 4))
     for length in [*range(usual, min(most, 2 * usual) + 1, by), *range(usual - by, least - 1, -by)]:
-        sides = _rounded(length * mean / mean.max(), 4)
+        sides = 4 * np.ceil(length * mean / mean.max() / 4).astype(int)
         sides = np.where(mean > 0.95 * mean.max(), length, np.minimum(sides, length))
         whole = (*np.maximum(longest, sides).tolist(),)
         padding = 1 - sample.sum() / ((pack(sample, whole).max() + 1) * sum(whole))
@@ -174,7 +175,3 @@ def row_lengths(lengths: np.ndarray, most: int) -> tuple[int, ...]:
             return whole
         tried.append((padding, whole))
     return min(tried)[1]
-
-
-def _rounded(number: np.ndarray | float, multiple: int) -> np.ndarray | int:
-    return np.ceil(np.asarray(number) / multiple).astype(int) * multiple

@@ -32,8 +32,8 @@ from experiments.registry import DATASETS
 
 CHUNK = 4_096  # examples that are read at once
 FILES = "ids", "ends", "lengths"
-EVERY_WORD = Words()
 
+EVERY_WORD = Words()
 MapFunction = Callable[[Callable[[int], Any], Iterable[int]], Iterable[Any]]  # such as `map`
 
 
@@ -223,8 +223,7 @@ def store_ids(
         cache: folder of prepared data.
         texts: the pairs.
         tokenizers: of their sides; an unknown word is a ValueError.
-        max_ids: of an example; the rest of a longer source becomes further examples. No limit if
-            None.
+        max_ids: of an example, if not None; the rest of a longer source becomes more examples.
         map_function: calls a function for each of some items, and returns the results in their
             order; `experiments.prepare.beam_map` uses several machines.
     """

@@ -119,15 +119,10 @@ def without_specials(ids: Iterable[int]) -> Iterator[int]:
 
 
 class Tokenizer(ABC):
-    """Conversion of text to ids and back; ids 0, 1, 2 are `PAD`, `BOS`, `EOS`, or characters.
+    """Conversion of text to ids and back; ids 0, 1, 2 are `PAD`, `BOS`, `EOS`, or characters."""
 
-    Attributes:
-        FILE: its name in a workdir, by the side of an example.
-        vocabulary: the tokens by id, as labels.
-    """
-
-    FILE: ClassVar[str]
-    vocabulary: Sequence[str]
+    FILE: ClassVar[str]  # its name in a workdir, by the side of an example
+    vocabulary: Sequence[str]  # the tokens by id, as labels
 
     def __len__(self) -> int:
         return len(self.vocabulary)
@@ -246,7 +241,6 @@ class CharacterTokenizer(Tokenizer):
         return "".join(map(self.token, ids))
 
     def words(self, text: str) -> list[str]:
-        """Return the characters: each is aligned."""
         return [*text]
 
     def as_bytes(self) -> bytes:
