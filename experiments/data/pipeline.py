@@ -1,7 +1,7 @@
 """Batches of a step: shuffled, bucketed or packed, each a pure function of (seed, step).
 
 An epoch is a random order of all examples, cut into blocks of at most `BLOCK` examples. A block is
-arranged by itself into padded or packed rows, so neither time nor memory of a step grows with the
+arranged by itself into padded or packed rows, so a step takes little time whatever the size of the
 data, and a run resumes at any step without state. Each process reads the rows that its devices
 take; number and order of the rows are the same in every process.
 """
@@ -21,8 +21,6 @@ from experiments.errors import UsageError
 
 BLOCK = 65_536  # examples of a block: some 0.1 s to pack
 DEVIATIONS = 7  # spare room of a block, in standard deviations of the room that blocks need
-ROUNDS = 8  # of a Feistel network; four give a pseudorandom permutation (Luby and Rackoff 1988)
-SPLIT_MIX = (30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)  # a hash (Steele et al. 2014)
 
 AnyBatch = TypeVar("AnyBatch", covariant=True)
 Groups = list[np.ndarray]  # examples of each packed row, or of each padded batch
@@ -213,7 +211,6 @@ class ShuffledBatches(Batches[AnyBatch]):
         self._examples, self._layout, self._redraw, self._seed = examples, layout, redraw, seed
         lengths = examples.lengths
         self._num_blocks = -(-len(lengths) // block)
-        self._bounds = np.arange(self._num_blocks + 1) * len(lengths) // self._num_blocks
         is_exact = self._num_blocks == 1 and redraw is None
         drawn, numbers, _ = self._draw(0)
         trial = drawn.lengths[numbers]
@@ -241,13 +238,12 @@ class ShuffledBatches(Batches[AnyBatch]):
 
     def _draw(self, block: int) -> tuple[Examples, np.ndarray, np.random.Generator]:
         """Return examples, and the numbers of those of a block, counted over all epochs."""
-        random, number = np.random.default_rng((self._seed, block)), int(self._bounds[-1])
-        if self._num_blocks == 1:
-            members = random.permutation(number)
-        else:
-            epoch, index = divmod(block, self._num_blocks)
-            positions = np.arange(*self._bounds[index : index + 2])
-            members = permuted(positions, number, np.random.SeedSequence((self._seed, epoch)))
+        epoch, index = divmod(block, self._num_blocks)
+        random = np.random.default_rng((self._seed, epoch))
+        order = random.permutation(len(self._examples.lengths))
+        members = np.array_split(order, self._num_blocks)[index]
+        if index:  # no two blocks draw the same
+            random = np.random.default_rng((self._seed, epoch, index))
         if self._redraw is None:
             return self._examples, members, random
         return self._redraw(members, random), np.arange(len(members)), random
@@ -334,30 +330,3 @@ class Windows(Batches[TextBatch]):
             return TextBatch(ids[index], ids[index + 1], index >= chosen)
 
         return Rows(self._size, read)
-
-
-def permuted(indices: np.ndarray, number: int, seed: np.random.SeedSequence) -> np.ndarray:
-    """Return the numbers at some indices of a random order of 0, …, number - 1, in O(1) memory.
-
-    The order is a Feistel network over the smallest even number of bits that can represent
-    number - 1; a result that is too large is permuted again (cycle walking, Black and Rogaway
-    2002).
-
-    >>> permuted(np.arange(5), 5, np.random.SeedSequence(0)).tolist()
-    [4, 2, 1, 3, 0]
-    """
-    half = np.uint64(max(1, -(-(number - 1).bit_length() // 2)))  # bits
-    mask = (np.uint64(1) << half) - np.uint64(1)
-    keys = seed.generate_state(ROUNDS, np.uint64)
-    results = np.array(indices, np.uint64)
-    is_outside = np.ones_like(results, bool)
-    while is_outside.any():
-        left, right = results[is_outside] >> half, results[is_outside] & mask
-        for key in keys:
-            mixed = right ^ key
-            for shift, multiplier in SPLIT_MIX:
-                mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(multiplier)  # mod 2^64
-            left, right = right, left ^ ((mixed ^ (mixed >> np.uint64(31))) & mask)
-        results[is_outside] = (left << half) | right
-        is_outside = results >= number
-    return results.astype(np.int64)
