@@ -11,7 +11,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from itertools import repeat
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -141,11 +140,7 @@ class PackedRows:
         self._lengths, self.per_batch = (*lengths,), tokens // max(lengths)
 
     def capacity(self, lengths: np.ndarray, deviations: float) -> tuple[int, int]:
-        """Return rows, and their positions: the mean of the sides.
-
-        Raises:
-            UsageError: an example that is longer than a row.
-        """
+        """Return rows, and the mean positions of a side; a UsageError for a longer example."""
         if (lengths.max(axis=0) > self._lengths).any():
             raise UsageError(
                 f"an example needs {lengths.max()} positions, and a row has {min(self._lengths)}: "
@@ -162,9 +157,7 @@ class PackedRows:
         order = np.argsort(row, kind="stable")
         return np.split(numbers[order], np.searchsorted(row[order], np.arange(capacity + 1)))[1:-1]
 
-    def rows(
-        self, groups: Sequence[tuple[Examples, np.ndarray]]
-    ) -> Rows[PackedBatch | PackedPairs]:
+    def rows(self, groups: Sequence[tuple[Examples, np.ndarray]]) -> Rows[Any]:
         """A row for each group."""
 
         def read(part: slice) -> PackedBatch | PackedPairs:
@@ -270,7 +263,7 @@ class SortedBatches(Batches[AnyBatch]):
 
     def rows(self, number: int) -> Rows[AnyBatch]:
         """As in `Batches`."""
-        return self._layout.rows([*zip(repeat(self._examples), self._groups[number])])
+        return self._layout.rows([(self._examples, group) for group in self._groups[number]])
 
     def members(self, number: int) -> np.ndarray:
         """Numbers of the examples in a batch, row after row."""

@@ -93,8 +93,7 @@ class Splits(dict[str, "TextStore | ImageStore"]):
         Raises:
             UsageError: data that cannot be read, or a split that the source does not have.
         """
-        config = self._config
-        source = DATASETS[config.name].source
+        config, source = self._config, DATASETS[self._config.name].source
 
         def load() -> Iterator[SentencePair]:
             pairs = source.load(config, split, self.cache)
@@ -105,12 +104,8 @@ class Splits(dict[str, "TextStore | ImageStore"]):
             if source.has_images:
                 self[split] = ImageStore(load())
                 for image, *_ in self[split]:  # of the range of those of `--mode=predict`
-                    low, high = image.min(), image.max()
-                    if not 0 <= low <= high <= 1:
-                        raise ValueError(
-                            f"the images of data.name={config.name} must have values from 0 to 1, "
-                            f"got {low} to {high}"
-                        )
+                    if not 0 <= image.min() <= image.max() <= 1:
+                        raise ValueError(f"images of {config.name} have values outside [0, 1]")
             else:
                 name = source.name and f"{config.name} {source.name(config)} {split}"
                 self[split] = store_text(self.cache, load, name)

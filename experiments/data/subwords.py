@@ -143,9 +143,7 @@ def subword_dropout(
     by sentencepiece cannot be repeated, not even with a seed, because its generator starts with
     another state in each process: a resumed run would differ.
 
-    Args:
-        tokenizer: learned as BPE.
-        rate: in [0, 1).
+    The tokenizer was learned as BPE, and `rate` lies in [0, 1).
     """
     processor = tokenizer.processor
     numbers = {processor.id_to_piece(n): n for n in range(SMALLEST_SUBWORDS, len(processor))}

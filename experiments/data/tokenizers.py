@@ -232,9 +232,8 @@ class CharacterTokenizer(Tokenizer):
         return [self.ids.get(character, unknown) for character in text]
 
     def read(self, text: str) -> list[int]:
-        for character in text:
-            if character not in self.ids:
-                raise ValueError(f"the character {character!r} is not in the text that was learned")
+        if unknown := [character for character in text if character not in self.ids]:
+            raise ValueError(f"the character {unknown[0]!r} is not in the text that was learned")
         return self.encode(text)
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -265,11 +264,7 @@ class Tokenizers(NamedTuple):
         )
 
     def keep(self, directory: Path) -> None:
-        """Write a file for each side.
-
-        Raises:
-            UsageError: the directory contains other tokenizers, with which a model may be trained.
-        """
+        """Write a file for each side; raise a UsageError if the directory has other tokenizers."""
         for side, tokenizer in zip(SIDES, self, strict=True):
             path = tokenizer and directory / tokenizer.FILE.format(side=side)
             if path and not path.exists():
