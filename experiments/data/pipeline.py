@@ -313,7 +313,6 @@ class Windows(Batches[TextBatch]):
             begins = random.integers(len(ids) - context, size=self._size)
         elif number < len(self):
             begins = context * np.arange(number * self._size, (number + 1) * self._size)
-            begins[begins >= len(ids) - 1] = len(ids)
         else:
             raise IndexError(number)
 
