@@ -5,6 +5,7 @@ no segment attends to another, and `batch.positions` restart in each. Both sides
 the same row of their side and have the same segment number.
 """
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -61,7 +62,7 @@ class PackedPairs(NamedTuple):
 
 def pad_batch(pairs: Sequence[EncodedPair], size: int, length: int) -> Batch:
     """Make a batch of `size` rows of `length` positions, one pair a row."""
-    source, inputs, labels = (np.full((size, length), PAD, np.int32) for _ in range(3))
+    source, inputs, labels = np.full((3, size, length), PAD, np.int32)
     for row, pair in enumerate(pairs):
         source[row, : len(pair.source) + 1] = [*pair.source, EOS]
         inputs[row, : len(pair.target) + 1] = [BOS, *pair.target]
@@ -69,32 +70,27 @@ def pad_batch(pairs: Sequence[EncodedPair], size: int, length: int) -> Batch:
     return Batch(source, np.sum(source != PAD, axis=1, dtype=np.int32), inputs, labels)
 
 
-def pack_batch(rows: Sequence[Sequence[Ids]], length: int) -> PackedBatch:
+def pack_batch(sequences: Sequence[Ids], counts: Sequence[int], length: int) -> PackedBatch:
     """Make a batch of packed rows of `length` positions.
 
     Args:
-        rows: the sequences of each row, without begin and end; a row may have none.
+        sequences: those of all rows, row after row, without begin and end.
+        counts: number of sequences of each row.
         length: positions of a row, at least the sum of the lengths of its sequences, ends included.
     """
-    sequences = [np.asarray(sequence) for row in rows for sequence in row]
-    row = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
-    sizes = np.array([len(sequence) + 1 for sequence in sequences], int)
+    first = np.repeat(np.cumsum(counts, dtype=int) - counts, counts)  # sequence of the same row
+    row, segment = np.repeat(np.arange(len(counts)), counts), np.arange(len(sequences)) - first + 1
+    sizes = np.array([*map(len, sequences)], int) + 1
     begins = np.cumsum(sizes) - sizes  # of each sequence, in all tokens of the batch
-    first = np.searchsorted(row, row)  # the first sequence of the same row
     position = np.arange(sizes.sum()) - np.repeat(begins, sizes)
     index = np.repeat(row * length + begins - begins[first], sizes) + position
-
-    def scattered(values: np.ndarray | int) -> np.ndarray:
-        flat = np.zeros(len(rows) * length, np.int32)
-        flat[index] = values
-        return flat.reshape(len(rows), length)
-
-    is_end = position + 1 == np.repeat(sizes, sizes)
     inputs, labels = np.full(len(index), BOS), np.full(len(index), EOS)
-    if sequences:
+    if len(sequences):
+        is_end = position + 1 == np.repeat(sizes, sizes)
         inputs[position > 0] = labels[~is_end] = np.concatenate(sequences)
-    segment = np.repeat(np.arange(len(sequences)) - first + 1, sizes)
-    return PackedBatch(*map(scattered, (inputs, labels, segment, position)))
+    batch = np.zeros((4, len(counts) * length), np.int32)
+    batch[:, index] = inputs, labels, np.repeat(segment, sizes), position
+    return PackedBatch(*batch.reshape(4, len(counts), length))
 
 
 def pack(
@@ -118,47 +114,38 @@ def pack(
     [1, 0, 1, 0, 2]
     """
     whole = np.array(row_lengths)
-    rows = np.full(len(lengths), -1)
+    rows, number = np.full(len(lengths), -1), 0
+    most_rows = len(lengths) if most_rows is None else most_rows
     kinds, kind = np.unique(np.ravel_multi_index(lengths.T, whole + 1), return_inverse=True)
     needs = np.stack(np.unravel_index(kinds, whole + 1), axis=1)
     groups = np.split(np.argsort(kind, kind="stable"), np.cumsum(np.bincount(kind))[:-1])
     free: dict[tuple[int, ...], np.ndarray] = {}  # rows by their free positions of each side
     is_free = np.zeros(whole + 1, bool)  # the keys of `free`
-    number = 0
-
-    def release(room: np.ndarray, released: np.ndarray) -> None:
-        if len(released):
-            key = (*room.tolist(),)
-            free[key] = np.concatenate([free[key], released]) if is_free[key] else released
-            is_free[key] = True
-
-    def fill(room: np.ndarray, filled: np.ndarray, left: np.ndarray) -> np.ndarray:
-        """Put equal examples into rows with this room; return those that are left."""
-        fitting = int((room // need).min())
-        used = min(len(filled), -(-len(left) // fitting))
-        placed, left = np.split(left, [used * fitting])
-        rows[placed] = np.repeat(filled[:used], fitting)[: len(placed)]
-        rest = len(placed) - (used - 1) * fitting  # examples of the last row
-        release(room - fitting * need, filled[: used - 1])
-        release(room - rest * need, filled[used - 1 : used])
-        release(room, filled[used:])
-        return left
-
     for kind in np.lexsort((-kinds, -(needs / whole).max(axis=1))):
         need, left = needs[kind], groups[kind]
-        corner = np.argwhere(is_free[tuple(slice(size, None) for size in need)])
-        for rest in corner[np.argsort(corner.sum(axis=1), kind="stable")]:
+        corner = np.argwhere(is_free[(*map(slice, need, whole + 1),)])
+        corner = corner[np.argsort(corner.sum(axis=1), kind="stable")]
+        for room in (*(need + corner), whole):  # of the emptiest, which are new rows, last
             if not len(left):
                 break
-            key = (*(need + rest).tolist(),)
-            is_free[key] = False
-            left = fill(need + rest, free.pop(key), left)
-        if len(left):
-            wanted = -(-len(left) // int((whole // need).min()))
-            new = wanted if most_rows is None else min(wanted, most_rows - number)
-            if new:
-                fill(whole, np.arange(number, number + new), left)
-                number += new
+            key, fitting = (*room.tolist(),), int((room // need).min())
+            wanted = -(-len(left) // fitting)
+            if key in free:
+                filled = free.pop(key)
+                is_free[key] = False
+            else:
+                filled = np.arange(number, min(number + wanted, most_rows))
+                number += len(filled)
+            used = min(len(filled), wanted)
+            placed, left = np.split(left, [used * fitting])
+            rows[placed] = np.repeat(filled[:used], fitting)[: len(placed)]
+            rest = len(placed) - (used - 1) * fitting  # examples of the last row
+            full, last, unused = np.split(filled, [max(used - 1, 0), used])
+            for examples, those in ((fitting, full), (rest, last), (0, unused)):
+                if len(those):
+                    key = (*(room - examples * need).tolist(),)
+                    free[key] = np.concatenate([free.get(key, those[:0]), those])
+                    is_free[key] = True
     return rows
 
 
@@ -175,12 +162,12 @@ def row_lengths(lengths: np.ndarray, most: int) -> tuple[int, ...]:
     """
     mean, longest = lengths.mean(axis=0), lengths.max(axis=0)
     sample = lengths[:: -(-len(lengths) // 2_048)]
-    least = min(most, _rounded(longest.max(), 8))
-    usual = min(most, max(least, _rounded(4 * mean.max(), 8)))
+    least = min(most, 8 * math.ceil(longest.max() / 8))
+    usual = min(most, max(least, 8 * math.ceil(4 * mean.max() / 8)))
+    by = 4 * math.ceil(usual / 8 / 4)
     tried = []
-    by = int(_rounded(usual / 8, 4))
     for length in [*range(usual, min(most, 2 * usual) + 1, by), *range(usual - by, least - 1, -by)]:
-        sides = _rounded(length * mean / mean.max(), 4)
+        sides = 4 * np.ceil(length * mean / mean.max() / 4).astype(int)
         sides = np.where(mean > 0.95 * mean.max(), length, np.minimum(sides, length))
         whole = (*np.maximum(longest, sides).tolist(),)
         padding = 1 - sample.sum() / ((pack(sample, whole).max() + 1) * sum(whole))
@@ -188,7 +175,3 @@ def row_lengths(lengths: np.ndarray, most: int) -> tuple[int, ...]:
             return whole
         tried.append((padding, whole))
     return min(tried)[1]
-
-
-def _rounded(number: np.ndarray | float, multiple: int) -> np.ndarray | int:
-    return np.ceil(np.asarray(number) / multiple).astype(int) * multiple

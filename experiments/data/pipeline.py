@@ -1,12 +1,9 @@
 """Batches of a step: shuffled, bucketed or packed, each a pure function of (seed, step).
 
 An epoch is a random order of all examples, cut into blocks of at most `BLOCK` examples. A block is
-arranged by itself into padded or packed rows, so neither time nor memory of a step grows with the
+arranged by itself into padded or packed rows, so a step takes little time whatever the size of the
 data, and a run resumes at any step without state. Each process reads the rows that its devices
 take; number and order of the rows are the same in every process.
-
-Plain NumPy is used in place of `grain`, whose batches are as pure: a padded batch takes 0.07 ms
-here and 0.62 ms there, where packing is an iterator with state that takes 28 ms for a batch.
 """
 
 import functools
@@ -23,8 +20,6 @@ from experiments.errors import UsageError
 
 BLOCK = 65_536  # examples of a block: some 0.1 s to pack
 DEVIATIONS = 7  # spare room of a block, in standard deviations of the room that blocks need
-ROUNDS = 8  # of a Feistel network; four give a pseudorandom permutation (Luby and Rackoff 1988)
-SPLIT_MIX = (30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)  # a hash (Steele et al. 2014)
 
 AnyBatch = TypeVar("AnyBatch", covariant=True)
 Groups = list[np.ndarray]  # examples of each packed row, or of each padded batch
@@ -85,16 +80,9 @@ class Examples(Protocol):
 
 
 class Buckets(Generic[AnyBatch]):
-    """One example a row; examples of similar length are batched, in a few shapes.
+    """One example a row; examples of similar length are batched, in a few shapes."""
 
-    Attributes:
-        per_batch: groups of a batch.
-        longest: positions of the longest row, or of the row of each side.
-        field: of a config, which raises `longest`.
-        tokens: positions of a batch.
-    """
-
-    per_batch, field = 1, "model.max_length"
+    per_batch = 1  # groups
 
     def __init__(
         self,
@@ -105,41 +93,37 @@ class Buckets(Generic[AnyBatch]):
         """Choose the shapes.
 
         Args:
-            lengths: positions of a row, one number for each shape.
+            lengths: positions of a row, one number for each shape; no example has more.
             tokens: positions of a batch, on either side.
             build: `(examples, rows, positions of a row) -> batch`: a row for each example, which
                 depends on it alone, then rows of padding. There may be no example.
         """
         self._lengths = np.unique(lengths)
-        self.longest, self.tokens = self._lengths[-1], tokens
+        self._sizes = tokens // self._lengths  # rows
         self._build = build
 
-    def capacity(self, lengths: np.ndarray, deviations: float) -> np.ndarray:
-        """Batches of each bucket that examples need, and so many standard deviations more."""
+    def capacity(self, lengths: np.ndarray, deviations: float) -> tuple[np.ndarray, int]:
+        """Return batches of each bucket, with spare ones, and positions of one side of all."""
         bucket = np.searchsorted(self._lengths, lengths.max(axis=1))
         counts = np.bincount(bucket, minlength=len(self._lengths))
         spare = np.ceil(deviations * np.sqrt(counts + 1)).astype(int)  # one example has a batch too
-        return -(-(counts + spare) // (self.tokens // self._lengths))
+        batches = -(-(counts + spare) // self._sizes)
+        return batches, int(np.sum(batches * self._sizes * self._lengths))
 
-    def arrange(self, lengths: np.ndarray, capacity: np.ndarray) -> Groups:
-        """Examples of each batch, bucket after bucket."""
+    def arrange(self, numbers: np.ndarray, lengths: np.ndarray, capacity: np.ndarray) -> Groups:
+        """Return the numbers of the examples of each batch, bucket after bucket."""
         bucket = np.searchsorted(self._lengths, lengths.max(axis=1))
         groups = []
-        for number, batches in enumerate(capacity):
-            size, members = self.tokens // self._lengths[number], np.flatnonzero(bucket == number)
+        for place, (size, batches) in enumerate(zip(self._sizes, capacity, strict=True)):
+            members = numbers[bucket == place]
             groups += [members[i * size : (i + 1) * size] for i in range(batches)]
         return groups
-
-    def positions(self, capacity: np.ndarray) -> int:
-        """Positions of one side of all batches."""
-        return int(np.sum(capacity * (self.tokens // self._lengths) * self._lengths))
 
     def rows(self, groups: Sequence[tuple[Examples, np.ndarray]]) -> Rows[AnyBatch]:
         """One example a row of the shortest bucket that has room, then rows of padding."""
         ((examples, members),) = groups
-        longest = examples.lengths[members].max(initial=0)
-        length = int(self._lengths[np.searchsorted(self._lengths, longest)])
-        size = self.tokens // length
+        bucket = np.searchsorted(self._lengths, examples.lengths[members].max(initial=0))
+        size, length = int(self._sizes[bucket]), int(self._lengths[bucket])
 
         def read(part: slice) -> AnyBatch:
             chosen = [examples[member] for member in members[part].tolist()]
@@ -149,39 +133,39 @@ class Buckets(Generic[AnyBatch]):
 
 
 class PackedRows:
-    """Several examples in a row, all rows of one shape; attributes as of `Buckets`."""
-
-    field = "batch.row_length"
+    """Several examples in a row, all rows of one shape; methods as of `Buckets`."""
 
     def __init__(self, lengths: Sequence[int], tokens: int) -> None:
         """Take the positions of a row of each side, and of a batch of the longer side."""
-        self.longest, self.tokens = (*lengths,), tokens
-        self.per_batch = tokens // max(lengths)
+        self._lengths, self.per_batch = (*lengths,), tokens // max(lengths)
 
-    def capacity(self, lengths: np.ndarray, deviations: float) -> int:
-        """Rows that examples need, and so many standard deviations more."""
-        rows = int(pack(lengths, self.longest).max()) + 1
-        need = (lengths / self.longest).max(axis=1)
-        return math.ceil(rows * (1 + deviations * need.std() / need.mean() / math.sqrt(len(need))))
+    def capacity(self, lengths: np.ndarray, deviations: float) -> tuple[int, int]:
+        """Return rows, and the mean positions of a side; a UsageError for a longer example."""
+        if (lengths.max(axis=0) > self._lengths).any():
+            raise UsageError(
+                f"an example needs {lengths.max()} positions, and a row has {min(self._lengths)}: "
+                "raise batch.row_length"
+            )
+        need = (lengths / self._lengths).max(axis=1)
+        spare = deviations * need.std() / need.mean() / math.sqrt(len(need))
+        rows = math.ceil((int(pack(lengths, self._lengths).max()) + 1) * (1 + spare))
+        return rows, rows * sum(self._lengths) // len(self._lengths)
 
-    def arrange(self, lengths: np.ndarray, capacity: int) -> Groups:
-        """Examples of each row."""
-        row = pack(lengths, self.longest, capacity)
+    def arrange(self, numbers: np.ndarray, lengths: np.ndarray, capacity: int) -> Groups:
+        """Return the numbers of the examples of each row."""
+        row = pack(lengths, self._lengths, capacity)
         order = np.argsort(row, kind="stable")
-        return np.split(order, np.searchsorted(row[order], np.arange(capacity + 1)))[1:-1]
-
-    def positions(self, capacity: int) -> int:
-        """Positions of so many rows: the mean of the sides."""
-        return capacity * sum(self.longest) // len(self.longest)
+        return np.split(numbers[order], np.searchsorted(row[order], np.arange(capacity + 1)))[1:-1]
 
     def rows(self, groups: Sequence[tuple[Examples, np.ndarray]]) -> Rows[Any]:
         """A row for each group."""
 
         def read(part: slice) -> PackedBatch | PackedPairs:
-            rows = [[examples[n] for n in members.tolist()] for examples, members in groups[part]]
+            counts = [len(members) for _, members in groups[part]]
+            chosen = [examples[n] for examples, members in groups[part] for n in members.tolist()]
             sides = [
-                pack_batch([[example[side] for example in row] for row in rows], length)
-                for side, length in enumerate(self.longest)
+                pack_batch([example[side] for example in chosen], counts, length)
+                for side, length in enumerate(self._lengths)
             ]
             return sides[0] if len(sides) == 1 else PackedPairs(*sides)
 
@@ -215,66 +199,47 @@ class ShuffledBatches(Batches[AnyBatch]):
             redraw: makes the examples of these numbers anew in each epoch (subword dropout).
 
         Raises:
-            UsageError: no example, or one that the layout has no room for.
+            UsageError: an example that the layout has no room for.
         """
-        lengths = _checked_lengths(examples, layout)
         self._examples, self._layout, self._redraw, self._seed = examples, layout, redraw, seed
+        lengths = examples.lengths
         self._num_blocks = -(-len(lengths) // block)
-        self._bounds = np.arange(self._num_blocks + 1) * len(lengths) // self._num_blocks
         is_exact = self._num_blocks == 1 and redraw is None
-        trial = self._draw(0)[1].lengths
-        self._capacity = layout.capacity(trial, 0 if is_exact else DEVIATIONS)
-        self._num_groups = len(layout.arrange(trial[:0], self._capacity))  # of a block
+        drawn, numbers, _ = self._draw(0)
+        trial = drawn.lengths[numbers]
+        self._capacity, positions = layout.capacity(trial, 0 if is_exact else DEVIATIONS)
         self._block = functools.lru_cache(maxsize=2)(self._arrange)
-        self.padding = 1 - trial.sum() / (layout.positions(self._capacity) * trial.shape[1])
+        self._num_groups = len(self._block(0)[1])
+        self.padding = 1 - trial.sum() / (positions * trial.shape[1])
         steps = Fraction(self._num_blocks * self._num_groups, layout.per_batch)
         self.epoch = Epoch(steps, examples=len(lengths), tokens=int(lengths[:, -1].sum()))
 
     def rows(self, step: int) -> Rows[AnyBatch]:
         """As in `Batches`."""
-        return self._layout.rows([(examples, group) for _, examples, group in self._groups(step)])
-
-    def members(self, step: int) -> np.ndarray:
-        """Numbers of the training examples in the batch of a step."""
-        return np.concatenate([members[group] for members, _, group in self._groups(step)])
-
-    def _groups(self, step: int) -> list[tuple[np.ndarray, Examples, np.ndarray]]:
-        """Return the groups of a batch, each with the numbers and examples of its block."""
-        first = step * self._layout.per_batch
-        groups = []
+        groups, first = [], step * self._layout.per_batch
         for index in range(first, first + self._layout.per_batch):
-            block, group = divmod(index, self._num_groups)
-            members, examples, arranged = self._block(block)
-            groups.append((members, examples, arranged[group]))
-        return groups
+            block, place = divmod(index, self._num_groups)
+            examples, arranged = self._block(block)
+            groups.append((examples, arranged[place]))
+        return self._layout.rows(groups)
 
-    def _arrange(self, block: int) -> tuple[np.ndarray, Examples, Groups]:
-        members, examples, random = self._draw(block)
-        groups = self._layout.arrange(examples.lengths, self._capacity)
-        return members, examples, [groups[index] for index in random.permutation(len(groups))]
+    def _arrange(self, block: int) -> tuple[Examples, Groups]:
+        """Return examples, and the numbers of those in each group of a block."""
+        examples, numbers, random = self._draw(block)
+        groups = self._layout.arrange(numbers, examples.lengths[numbers], self._capacity)
+        return examples, [groups[index] for index in random.permutation(len(groups))]
 
-    def _draw(self, block: int) -> tuple[np.ndarray, Examples, np.random.Generator]:
-        """Return the examples of a block, counted over all epochs, and their numbers."""
-        random, number = np.random.default_rng((self._seed, block)), int(self._bounds[-1])
-        if self._num_blocks == 1:
-            members = random.permutation(number)
-        else:
-            epoch, index = divmod(block, self._num_blocks)
-            positions = np.arange(*self._bounds[index : index + 2])
-            members = permuted(positions, number, np.random.SeedSequence((self._seed, epoch)))
-        redraw = self._redraw or (lambda members, _: _Subset(self._examples, members))
-        return members, redraw(members, random), random
-
-
-class _Subset:
-    """Some of the examples, in the order of `members`."""
-
-    def __init__(self, examples: Examples, members: np.ndarray) -> None:
-        self._examples, self._members = examples, members
-        self.lengths = examples.lengths[members]
-
-    def __getitem__(self, number: int) -> Any:  # noqa: ANN401 - whatever is batched
-        return self._examples[self._members[number]]
+    def _draw(self, block: int) -> tuple[Examples, np.ndarray, np.random.Generator]:
+        """Return examples, and the numbers of those of a block, counted over all epochs."""
+        epoch, index = divmod(block, self._num_blocks)
+        random = np.random.default_rng((self._seed, epoch))
+        order = random.permutation(len(self._examples.lengths))
+        members = np.array_split(order, self._num_blocks)[index]
+        if index:  # no two blocks draw the same
+            random = np.random.default_rng((self._seed, epoch, index))
+        if self._redraw is None:
+            return self._examples, members, random
+        return self._redraw(members, random), np.arange(len(members)), random
 
 
 class SortedBatches(Batches[AnyBatch]):
@@ -285,11 +250,10 @@ class SortedBatches(Batches[AnyBatch]):
 
     def __init__(self, examples: Examples, layout: Buckets[AnyBatch] | PackedRows) -> None:
         """Arrange the examples; errors as of `ShuffledBatches`."""
-        lengths = _checked_lengths(examples, layout)
-        self._examples, self._layout = examples, layout
+        self._examples, self._layout, lengths = examples, layout, examples.lengths
         order = np.argsort(lengths.max(axis=1), kind="stable")
-        lengths = lengths[order]
-        groups = [order[group] for group in layout.arrange(lengths, layout.capacity(lengths, 0))]
+        capacity, _ = layout.capacity(lengths[order], 0)
+        groups = layout.arrange(order, lengths[order], capacity)
         groups += [order[:0]] * (-len(groups) % layout.per_batch)
         starts = range(0, len(groups), layout.per_batch)
         self._groups = [groups[start : start + layout.per_batch] for start in starts]
@@ -319,101 +283,42 @@ class TextBatch(NamedTuple):
     labels: np.ndarray
     counted: np.ndarray
 
-    @classmethod
-    def at(cls, ids: np.ndarray, begins: np.ndarray, context: int) -> "TextBatch":
-        """Return windows of `context` ids that begin at `[B]` indices, or end with the text.
 
-        Labels before `begins` are not counted.
-        """
-        starts = np.minimum(begins, len(ids) - 1 - context)
-        index = starts[:, None] + np.arange(context)
-        return cls(ids[index], ids[index + 1], index >= begins[:, None])
+class Windows(Batches[TextBatch]):
+    """Windows of a text: with a seed random ones, each batch a pure function of (seed, step).
 
-
-class RandomWindows(Batches[TextBatch]):
-    """The batch of each training step, random windows: a pure function of (seed, step)."""
+    Without a seed, they follow one another and count every label once: all ids but the first. The
+    last one ends with the text and counts only labels that are not in the window before; it is
+    repeated to fill the last batch, and counts nothing there.
+    """
 
     padding = 0.0
 
-    def __init__(self, ids: np.ndarray, *, context: int, size: int, seed: int) -> None:
+    def __init__(
+        self, ids: np.ndarray, *, context: int, size: int, seed: int | None = None
+    ) -> None:
         """Take more than T ids of a text, `context` T, and `size` B."""
         self._ids, self._context, self._size, self._seed = ids, context, size, seed
         windows = -(-(len(ids) - 1) // context)
         self.epoch = Epoch(-(-windows // size), examples=windows, tokens=len(ids) - 1)
 
-    def rows(self, step: int) -> Rows[TextBatch]:
-        """As in `Batches`."""
-        random = np.random.default_rng((self._seed, step))
-        starts = random.integers(len(self._ids) - self._context, size=self._size)
-        return Rows(self._size, lambda part: TextBatch.at(self._ids, starts[part], self._context))
-
-
-class FixedWindows(Batches[TextBatch]):
-    """Batches of one shape that count every label of a text once: all ids but the first.
-
-    Windows follow one another. The last one ends with the text and counts only labels that are not
-    in the window before; it is repeated to fill the last batch, and counts nothing there.
-    """
-
-    def __init__(self, ids: np.ndarray, *, context: int, size: int) -> None:
-        """Choose the windows; arguments as of `RandomWindows`."""
-        self._ids, self._context = ids, context
-        begins = np.arange(0, len(ids) - 1, context)
-        begins = np.append(begins, np.full(-len(begins) % size, len(ids)))
-        self._begins = begins.reshape(-1, size)
-
     def __len__(self) -> int:
-        return len(self._begins)
+        return self.epoch.steps
 
     def rows(self, number: int) -> Rows[TextBatch]:
         """As in `Batches`."""
-        begins = self._begins[number]
-        return Rows(len(begins), lambda part: TextBatch.at(self._ids, begins[part], self._context))
+        ids, context = self._ids, self._context
+        if self._seed is not None:
+            random = np.random.default_rng((self._seed, number))
+            begins = random.integers(len(ids) - context, size=self._size)
+        elif number < len(self):
+            begins = context * np.arange(number * self._size, (number + 1) * self._size)
+        else:
+            raise IndexError(number)
 
+        def read(part: slice) -> TextBatch:
+            chosen = begins[part, None]
+            index = np.minimum(chosen, len(ids) - 1 - context) + np.arange(context)
+            return TextBatch(ids[index], ids[index + 1], index >= chosen)
 
-def _checked_lengths(examples: Examples, layout: Buckets[Any] | PackedRows) -> np.ndarray:
-    if not len(examples.lengths):
-        raise UsageError("the data has no example")
-    longest, row = examples.lengths.max(axis=0), np.max(layout.longest)
-    if (longest > layout.longest).any():
-        raise UsageError(
-            f"an example needs {longest.max()} positions, and a row has {np.min(layout.longest)}: "
-            f"raise {layout.field}"
-        )
-    if row > layout.tokens:
-        raise UsageError(
-            f"a batch of {layout.tokens} tokens has no room for a row of {row}: raise batch.tokens"
-        )
-    return examples.lengths
-
-
-def permuted(indices: np.ndarray, number: int, seed: np.random.SeedSequence) -> np.ndarray:
-    """Return the numbers at some indices of a random order of 0, …, number - 1, in O(1) memory.
-
-    The order is a Feistel network over the smallest even number of bits that can represent
-    number - 1; a result that is too large is permuted again (cycle walking, Black and Rogaway
-    2002).
-
-    >>> permuted(np.arange(5), 5, np.random.SeedSequence(0)).tolist()
-    [4, 2, 1, 3, 0]
-    """
-    half = np.uint64(max(1, -(-(number - 1).bit_length() // 2)))  # bits
-    keys = seed.generate_state(ROUNDS, np.uint64)
-    results = np.array(indices, np.uint64)
-    is_outside = np.ones_like(results, bool)
-    while is_outside.any():
-        results[is_outside] = _feistel(results[is_outside], half, keys)
-        is_outside = results >= number
-    return results.astype(np.int64)
-
-
-def _feistel(numbers: np.ndarray, half: np.uint64, keys: np.ndarray) -> np.ndarray:
-    """Permute the numbers below 2^(2 half)."""
-    mask = (np.uint64(1) << half) - np.uint64(1)
-    left, right = numbers >> half, numbers & mask
-    for key in keys:
-        mixed = right ^ key
-        for shift, multiplier in SPLIT_MIX:
-            mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(multiplier)  # modulo 2^64
-        left, right = right, left ^ ((mixed ^ (mixed >> np.uint64(31))) & mask)
-    return (left << half) | right
+        return Rows(self._size, read)

@@ -8,7 +8,7 @@ more than some thousand examples in memory.
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -31,9 +31,9 @@ from experiments.files import PART, publish, remove_abandoned, write_whole
 from experiments.registry import DATASETS
 
 CHUNK = 4_096  # examples that are read at once
-FILES = "ids", "lengths", "ends"
-EVERY_WORD = Words()
+FILES = "ids", "ends", "lengths"
 
+EVERY_WORD = Words()
 MapFunction = Callable[[Callable[[int], Any], Iterable[int]], Iterable[Any]]  # such as `map`
 
 
@@ -66,11 +66,6 @@ class Source:
     may_lack_target: bool = False
     name: Callable[[Any], str] | None = None
 
-    @property
-    def splits(self) -> tuple[str, ...]:
-        """All of its splits."""
-        return ("train", "validation", *self.tests)
-
 
 class Splits(dict[str, "TextStore | ImageStore"]):
     """Splits of the data of a config by name; each is read when it is first used."""
@@ -83,13 +78,9 @@ class Splits(dict[str, "TextStore | ImageStore"]):
         has_targets: bool = True,
         map_function: MapFunction = map,
     ) -> None:
-        """Read nothing yet.
+        """Take `config.data` and the folder of prepared data; nothing is read yet.
 
-        Args:
-            config: `config.data`.
-            cache: folder of prepared data.
-            has_targets: whether the task reads targets; otherwise a dataset may lack them.
-            map_function: as in `store_ids`, for the ids of the splits.
+        A task that reads no targets takes data that lack them. `map_function` is for `store_ids`.
         """
         super().__init__()
         self.cache, self.map_function = cache, map_function
@@ -102,24 +93,19 @@ class Splits(dict[str, "TextStore | ImageStore"]):
         Raises:
             UsageError: data that cannot be read, or a split that the source does not have.
         """
-        config = self._config
-        source = DATASETS[config.name].source
+        config, source = self._config, DATASETS[self._config.name].source
 
         def load() -> Iterator[SentencePair]:
             pairs = source.load(config, split, self.cache)
             return (pair._replace(target=str(pair.target)) for pair in pairs)  # or a number
 
         with as_usage_errors():
-            one_of("split", split, source.splits)
+            one_of("split", split, ("train", "validation", *source.tests))
             if source.has_images:
                 self[split] = ImageStore(load())
                 for image, *_ in self[split]:  # of the range of those of `--mode=predict`
-                    low, high = image.min(), image.max()
-                    if not 0 <= low <= high <= 1:
-                        raise ValueError(
-                            f"the images of data.name={config.name} must have values from 0 to 1, "
-                            f"got {low} to {high}"
-                        )
+                    if not 0 <= image.min() <= image.max() <= 1:
+                        raise ValueError(f"images of {config.name} have values outside [0, 1]")
             else:
                 name = source.name and f"{config.name} {source.name(config)} {split}"
                 self[split] = store_text(self.cache, load, name)
@@ -131,15 +117,10 @@ class TextStore(Sequence[SentencePair]):
 
     def __init__(self, path: Path) -> None:
         """Take the path of a file that `store_text` wrote."""
-        self.path = path
-        self.fingerprint = path.stem
-
-    @property
-    def _reader(self) -> ArrayRecordReader:
-        return ArrayRecordReader(str(self.path))
+        self.path, self.fingerprint = path, path.stem
 
     def __len__(self) -> int:
-        return self._reader.num_records()
+        return ArrayRecordReader(str(self.path)).num_records()
 
     def __getitem__(self, index: int | slice) -> SentencePair | list[SentencePair]:
         """One pair, or the pairs of a slice."""
@@ -149,7 +130,8 @@ class TextStore(Sequence[SentencePair]):
 
     def take(self, indices: Iterable[int]) -> list[SentencePair]:
         """The pairs of these numbers."""
-        return [SentencePair(*json.loads(record)) for record in self._reader.read([*indices])]
+        records = ArrayRecordReader(str(self.path)).read([*indices])
+        return [SentencePair(*json.loads(record)) for record in records]
 
     def __iter__(self) -> Iterator[SentencePair]:
         """Every pair, read in chunks."""
@@ -188,8 +170,9 @@ class IdStore(Sequence[EncodedPair]):
 
     def __getitem__(self, index: int) -> EncodedPair:
         """The ids of a pair."""
-        sides = zip(self.ends[index].tolist(), self.lengths[index].tolist(), strict=True)
-        return EncodedPair(*(self.ids[end - length + 1 : end] for end, length in sides))
+        ends = self.ends[index]
+        begins = ends - self.lengths[index] + 1
+        return EncodedPair(*map(self.ids.__getitem__, map(slice, begins, ends)))
 
 
 def store_text(
@@ -210,14 +193,11 @@ def store_text(
     remove_abandoned(folder)
     with TemporaryDirectory(dir=folder, suffix=PART) as temporary:
         part, content = Path(temporary) / "records", hashlib.sha256()
-        writer = ArrayRecordWriter(str(part), "group_size:1,uncompressed")
-        try:
+        with closing(ArrayRecordWriter(str(part), "group_size:1,uncompressed")) as writer:
             for pair in read():
                 record = json.dumps(pair).encode()
                 content.update(record)
                 writer.write(record)
-        finally:
-            writer.close()
         path = folder / f"{content.hexdigest()[:16]}.array_record"
         publish(part, path)
     if known:
@@ -238,26 +218,27 @@ def store_ids(
         cache: folder of prepared data.
         texts: the pairs.
         tokenizers: of their sides; an unknown word is a ValueError.
-        max_ids: of an example; the rest of a longer source becomes further examples. No limit if
-            None.
+        max_ids: of an example, if not None; the rest of a longer source becomes more examples.
         map_function: calls a function for each of some items, and returns the results in their
             order; `experiments.prepare.beam_map` uses several machines.
     """
     known = [*filter(None, tokenizers)]
-    learned = fingerprint(f"{each.FILE} {each.as_bytes().hex()}" for each in known)
-    folder = cache / "ids" / f"{texts.path.stem}.{learned}.{max_ids or 'whole'}"
-    if not folder.exists():
-        folder.parent.mkdir(parents=True, exist_ok=True)
+    name = f"{texts.path.stem}.{fingerprint(map(repr, known))}.{max_ids or 'whole'}"
+    folder = cache / "ids" / name
+    if not (folder / FILES[-1]).exists():
+        folder.mkdir(parents=True, exist_ok=True)
         remove_abandoned(folder.parent)
+        encode, end = partial(_encoded, texts, tokenizers, max_ids), 0
         with TemporaryDirectory(dir=folder.parent, suffix=PART) as temporary:
-            part = Path(temporary) / "ids"
-            encode = partial(_encoded, texts, tokenizers, max_ids)
-            _write_ids(part, map_function(encode, range(0, len(texts), CHUNK)))
-            try:
-                publish(part, folder)
-            except OSError:
-                if not folder.exists():  # no other process has written the same meanwhile
-                    raise
+            parts = [Path(temporary) / file for file in FILES]
+            for ids, sizes in map_function(encode, range(0, len(texts), CHUNK)):
+                ends = end + np.cumsum(sizes, dtype=np.int64)
+                end += len(ids)
+                for part, array in zip(parts, (ids, ends, sizes + 1), strict=True):
+                    with part.open("ab") as file:
+                        file.write(array)
+            for part in parts:
+                publish(part, folder / part.name)
     return IdStore(folder, len(known))
 
 
@@ -265,25 +246,12 @@ def _encoded(
     texts: TextStore, tokenizers: Tokenizers, max_ids: int | None, start: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the ids of a chunk of pairs, and the number of ids of each side."""
-    num_sides = len([*filter(None, tokenizers)])
-    encoded = []
+    encoded, num_sides = [], len([*filter(None, tokenizers)])
     for pair in texts[start : start + CHUNK]:
         sides = tokenizers.encode(pair)[:num_sides]
         if max_ids:  # of sources alone
             (ids,) = sides
             sides = [ids[first : first + max_ids] for first in range(0, len(ids), max_ids)]
         encoded += [np.array(ids, np.int32) for ids in sides]
-    sizes = np.array([len(ids) for ids in encoded], np.int32)
+    sizes = np.array([*map(len, encoded)], np.int32)
     return np.concatenate([np.zeros(0, np.int32), *encoded]), sizes
-
-
-def _write_ids(folder: Path, chunks: Iterable[tuple[np.ndarray, np.ndarray]]) -> None:
-    folder.mkdir()
-    end = 0
-    with ExitStack() as stack:
-        files = [stack.enter_context((folder / name).open("wb")) for name in FILES]
-        for ids, sizes in chunks:
-            arrays = ids, sizes + 1, end + np.cumsum(sizes, dtype=np.int64)
-            end += len(ids)
-            for file, array in zip(files, arrays, strict=True):
-                file.write(array)

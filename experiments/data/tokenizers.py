@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
@@ -61,12 +61,28 @@ class EncodedExamples(list[Example]):
         return np.array([[len(side) + 1 for side in example] for example in self])
 
 
+def segment_pairs(
+    segments: Sequence[Callable[[str, np.random.Generator], Ids]],
+    pairs: Sequence[SentencePair],
+    plain: Sequence[EncodedPair],
+    most: Sequence[int],
+    random: np.random.Generator,
+) -> EncodedExamples[EncodedPair]:
+    """Return pairs with random ids, by a function for each side.
+
+    The ids of a pair are its `plain` ones if a side would need more than `most` positions.
+    """
+    encoded = EncodedExamples[EncodedPair]()
+    for pair, whole in zip(pairs, plain, strict=True):
+        sides = [segment(text, random) for segment, text in zip(segments, pair, strict=False)]
+        has_room = all(len(ids) < room for ids, room in zip(sides, most, strict=True))
+        encoded.append(EncodedPair(*sides) if has_room else whole)
+    return encoded
+
+
 def fingerprint(lines: Iterable[str]) -> str:
     """Return sixteen hexadecimal digits of the SHA-256 of lines."""
-    digest = hashlib.sha256()
-    for line in lines:
-        digest.update(f"{line}\n".encode())
-    return digest.hexdigest()[:16]
+    return hashlib.sha256("\n".join([*lines, ""]).encode()).hexdigest()[:16]
 
 
 def tokenize(text: str) -> list[str]:
@@ -93,64 +109,6 @@ SPACED = Tokens(str.split, " ".join, "spaced")
 WHOLE = Tokens(lambda text: [text], "".join, "whole")  # a text is one token
 
 
-@dataclass(frozen=True)
-class Vocabulary:
-    """A list of words, whose ids are their indices; padding, begin and end come first."""
-
-    words: tuple[str, ...]
-
-    @classmethod
-    def of(cls, sentences: Iterable[Sequence[str]]) -> Self:
-        """Make a vocabulary of all words of tokenized sentences, the most frequent first.
-
-        Raises:
-            UsageError: a word that is spelled as a special one.
-        """
-        counts = Counter(word for sentence in sentences for word in sentence)
-        if taken := [word for word in SPECIALS if word in counts]:
-            raise UsageError(
-                f"the word or class {taken[0]!r} of the data is a special token of the "
-                "vocabulary: rename it"
-            )
-        return cls((*SPECIALS, *sorted(counts, key=lambda word: (-counts[word], word))))
-
-    @cached_property
-    def ids(self) -> dict[str, int]:
-        """Id of each word but the special ones."""
-        return {word: number for number, word in enumerate(self.words) if number >= len(SPECIALS)}
-
-    @cached_property
-    def _in_small_letters(self) -> dict[str, str]:
-        """Word by its lower-case spelling; the most frequent one if there are several."""
-        return {word.lower(): word for word in reversed([*self.ids])}
-
-    def respell(self, word: str) -> str:
-        """Return a word in the case in which it is known; an unknown one as it is."""
-        return word if word in self.ids else self._in_small_letters.get(word.lower(), word)
-
-    def __len__(self) -> int:
-        return len(self.words)
-
-    def encode(self, sentence: Sequence[str]) -> list[int]:
-        """Return the ids of words, without begin and end; a ValueError names an unknown one."""
-        try:
-            return [self.ids[word] for word in sentence]
-        except KeyError as error:
-            (word,) = error.args
-            hint = nearest(word, self.ids, quote=True)
-            raise ValueError(f"the word {word!r} is not in the vocabulary{hint}") from None
-
-    def decode(self, ids: Iterable[int]) -> list[str]:
-        """Return the words of ids up to the first end; padding and begin are left out."""
-        return [self.words[number] for number in without_specials(ids)]
-
-
-def placeholder(vocabulary: Vocabulary) -> str:
-    """Return the most frequent capitalized word, which is a name, or else the rarest word."""
-    words = vocabulary.words[len(SPECIALS) :]
-    return next((word for word in words if word[:1].isupper() and len(word) > 1), words[-1])
-
-
 def without_specials(ids: Iterable[int]) -> Iterator[int]:
     """Yield the ids up to the first end, without padding and begin."""
     for number in ids:
@@ -164,9 +122,14 @@ class Tokenizer(ABC):
     """Conversion of text to ids and back; ids 0, 1, 2 are `PAD`, `BOS`, `EOS`, or characters."""
 
     FILE: ClassVar[str]  # its name in a workdir, by the side of an example
+    vocabulary: Sequence[str]  # the tokens by id, as labels
 
-    @abstractmethod
-    def __len__(self) -> int: ...
+    def __len__(self) -> int:
+        return len(self.vocabulary)
+
+    def token(self, number: int) -> str:
+        """Return the token of an id, as a label."""
+        return self.vocabulary[number]
 
     @abstractmethod
     def encode(self, text: str) -> list[int]:
@@ -179,10 +142,6 @@ class Tokenizer(ABC):
     @abstractmethod
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of ids up to the first end."""
-
-    @abstractmethod
-    def token(self, number: int) -> str:
-        """Return the token of an id, as a label."""
 
     @abstractmethod
     def words(self, text: str) -> list[str]:
@@ -199,35 +158,54 @@ class Tokenizer(ABC):
 
 @dataclass(frozen=True)
 class WordTokenizer(Tokenizer):
-    """Words of a vocabulary; its file has one word on each line."""
+    """Words, the special ones first; its file has one on each line."""
 
     FILE = "vocabulary.{side}.txt"
 
-    vocabulary: Vocabulary
+    vocabulary: tuple[str, ...]
     tokens: Tokens
 
-    def __len__(self) -> int:
-        return len(self.vocabulary)
+    @cached_property
+    def ids(self) -> dict[str, int]:
+        """Id of each word but the special ones."""
+        return dict(zip(self.vocabulary[len(SPECIALS) :], count(len(SPECIALS)), strict=False))
+
+    @cached_property
+    def placeholder(self) -> str:
+        """The most frequent capitalized word, which is a name, or else the rarest word."""
+        names = (word for word in self.ids if word[:1].isupper() and len(word) > 1)
+        return next(names, self.vocabulary[-1])
+
+    @cached_property
+    def _in_small_letters(self) -> dict[str, str]:
+        """Word by its lower-case spelling; the most frequent one if there are several."""
+        return {word.lower(): word for word in reversed([*self.ids])}
+
+    def respell(self, word: str) -> str:
+        """Return a word in the case in which it is known; an unknown one as it is."""
+        return word if word in self.ids else self._in_small_letters.get(word.lower(), word)
 
     def encode(self, text: str) -> list[int]:
-        return self.vocabulary.encode(self.tokens.tokenize(text))
+        try:
+            return [*map(self.ids.__getitem__, self.words(text))]
+        except KeyError as error:
+            (word,) = error.args
+            hint = nearest(word, self.ids, quote=True)
+            raise ValueError(f"the word {word!r} is not in the vocabulary{hint}") from None
 
     def read(self, text: str) -> list[int]:
         """Return the ids; a full stop at the end is removed, and the case of words corrected."""
-        words = self.tokens.tokenize(text.rstrip().removesuffix("."))
-        return self.vocabulary.encode([self.vocabulary.respell(word) for word in words])
+        words = self.words(text.rstrip().removesuffix("."))
+        return self.encode(self.tokens.detokenize([*map(self.respell, words)]))
 
     def decode(self, ids: Iterable[int]) -> str:
-        return self.tokens.detokenize(self.vocabulary.decode(ids))
-
-    def token(self, number: int) -> str:
-        return self.vocabulary.words[number]
+        return self.tokens.detokenize([*map(self.token, without_specials(ids))])
 
     def words(self, text: str) -> list[str]:
         return self.tokens.tokenize(text)
 
     def as_bytes(self) -> bytes:
-        return ("\n".join(self.vocabulary.words) + "\n").encode()
+        return ("\n".join(self.vocabulary) + "\n").encode()
 
 
 @dataclass(frozen=True)
@@ -236,7 +214,7 @@ class CharacterTokenizer(Tokenizer):
 
     FILE = "characters.{side}.json"
 
-    characters: str
+    vocabulary: str
 
     @classmethod
     def of(cls, texts: Iterable[str]) -> Self:
@@ -246,10 +224,7 @@ class CharacterTokenizer(Tokenizer):
     @cached_property
     def ids(self) -> dict[str, int]:
         """Id of each character."""
-        return {character: number for number, character in enumerate(self.characters)}
-
-    def __len__(self) -> int:
-        return len(self.characters)
+        return {character: number for number, character in enumerate(self.vocabulary)}
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of the characters; all unknown ones have the same."""
@@ -257,23 +232,18 @@ class CharacterTokenizer(Tokenizer):
         return [self.ids.get(character, unknown) for character in text]
 
     def read(self, text: str) -> list[int]:
-        for character in text:
-            if character not in self.ids:
-                raise ValueError(f"the character {character!r} is not in the text that was learned")
+        if unknown := [character for character in text if character not in self.ids]:
+            raise ValueError(f"the character {unknown[0]!r} is not in the text that was learned")
         return self.encode(text)
 
     def decode(self, ids: Iterable[int]) -> str:
-        return "".join(self.characters[number] for number in ids)
-
-    def token(self, number: int) -> str:
-        return self.characters[number]
+        return "".join(map(self.token, ids))
 
     def words(self, text: str) -> list[str]:
-        """Return the characters: each is aligned."""
         return [*text]
 
     def as_bytes(self) -> bytes:
-        return (json.dumps(self.characters, ensure_ascii=False) + "\n").encode()
+        return (json.dumps(self.vocabulary, ensure_ascii=False) + "\n").encode()
 
 
 class Tokenizers(NamedTuple):
@@ -294,11 +264,7 @@ class Tokenizers(NamedTuple):
         )
 
     def keep(self, directory: Path) -> None:
-        """Write a file for each side.
-
-        Raises:
-            UsageError: the directory contains other tokenizers, with which a model may be trained.
-        """
+        """Write a file for each side; raise a UsageError if the directory has other tokenizers."""
         for side, tokenizer in zip(SIDES, self, strict=True):
             path = tokenizer and directory / tokenizer.FILE.format(side=side)
             if path and not path.exists():
@@ -332,36 +298,30 @@ class Text(ABC):
         cache: Path,
         sides: Sequence[int] = (0, 1),
     ) -> Tokenizers:
-        """Learn the tokens of training data, or read from `cache` those learned before.
-
-        Raises:
-            UsageError: more subwords than the sentences have, or fewer than they need.
-        """
-
-        def tokenizer(*sides: int) -> Tokenizer:
-            path = cache / "tokens" / fingerprint([repr((self, config, sides)), pairs.fingerprint])
+        """Learn the tokens of training data, or read from `cache` those learned before."""
+        found: dict[int, Tokenizer] = {}
+        joint = config.joint if config else self.shared
+        for group in [(*sides,)] if joint else zip(sides):
+            path = cache / "tokens" / fingerprint([repr((self, config, group)), pairs.fingerprint])
             if not path.exists():
                 path.parent.mkdir(parents=True, exist_ok=True)
 
-                def texts() -> Iterator[str]:
-                    return (pair[n] for n in sides for pair in islice(pairs, self.LEARNED_FROM))
+                def texts(group: Sequence[int] = group) -> Iterator[str]:
+                    return (pair[n] for n in group for pair in islice(pairs, self.LEARNED_FROM))
 
                 write_whole(path, self._learn(config, texts).as_bytes())
-            return self._read(path)
-
-        if len(sides) == 2 and (config.joint if config else self.shared):
-            return Tokenizers(*[tokenizer(*sides)] * 2)
-        return Tokenizers(*(tokenizer(side) if side in sides else None for side in (0, 1)))
+            found |= dict.fromkeys(group, self._read(path))
+        return Tokenizers(found.get(0), found.get(1))
 
     def load(self, directory: Path, sides: Sequence[int] = (0, 1)) -> Tokenizers:
         """Load what `keep` wrote; raise a UsageError for a file that is missing or damaged."""
-        paths = [directory / self.FILE.format(side=side) for side in SIDES]
-        return Tokenizers(*(self._read(paths[n]) if n in sides else None for n in (0, 1)))
+        read = {n: self._read(directory / self.FILE.format(side=SIDES[n])) for n in sides}
+        return Tokenizers(read.get(0), read.get(1))
 
     def _read(self, path: Path) -> Tokenizer:
         try:
             return self._parse(path.read_bytes())
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RuntimeError) as error:  # sentencepiece raises the last
             raise UsageError(f"{path} cannot be read: {error}") from error
 
     @abstractmethod
@@ -380,13 +340,16 @@ class Words(Text):
     tokens: Tokens = SPACED
 
     def _learn(self, config: TextPart | None, texts: Callable[[], Iterator[str]]) -> WordTokenizer:
-        return WordTokenizer(Vocabulary.of(map(self.tokens.tokenize, texts())), self.tokens)
+        """Learn the words, the most frequent first."""
+        counts = Counter(word for text in texts() for word in self.tokens.tokenize(text))
+        words = sorted(counts, key=lambda word: (-counts[word], word))
+        return WordTokenizer((*SPECIALS, *words), self.tokens)
 
     def _parse(self, content: bytes) -> WordTokenizer:
         words = content.decode().removesuffix("\n").split("\n")
         if (*words[:3],) != SPECIALS:
             raise ValueError(f"a vocabulary starts with {SPECIALS}")
-        return WordTokenizer(Vocabulary((*words,)), self.tokens)
+        return WordTokenizer((*words,), self.tokens)
 
 
 @dataclass(frozen=True)

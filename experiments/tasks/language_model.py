@@ -19,12 +19,11 @@ from experiments.analysis.collect import Example
 from experiments.config.parts import DecoderModel, LabelTrainPart, SamplingPart, TextBatchPart
 from experiments.data.packing import PackedBatch
 from experiments.data.pipeline import (
-    FixedWindows,
     PackedRows,
-    RandomWindows,
     ShuffledBatches,
     SortedBatches,
     TextBatch,
+    Windows,
 )
 from experiments.data.tokenizers import BOS, EOS, SPECIALS, Tokenizer
 from experiments.devices import compiled
@@ -65,22 +64,22 @@ class LanguageModeling(Task[TextBatch | PackedBatch]):
             settings, vocab_size=vocab_size, rngs=rngs, make_layer=make
         )
 
-    def training_batches(self) -> RandomWindows | ShuffledBatches[PackedBatch]:
+    def training_batches(self) -> Windows | ShuffledBatches[PackedBatch]:
         """Random windows of running text, or packed rows."""
         batch, seed = self.config.batch, self.config.seed
         if self.source.is_running:
             ids, size = self._running("train"), batch.tokens // batch.row_length
-            return RandomWindows(ids, context=batch.row_length, size=size, seed=seed)
+            return Windows(ids, context=batch.row_length, size=size, seed=seed)
         layout = PackedRows([batch.row_length], batch.tokens)
         return ShuffledBatches(self.ids("train"), layout, seed=seed)
 
-    def batches(self, split: str) -> FixedWindows | SortedBatches[PackedBatch]:
+    def batches(self, split: str) -> Windows | SortedBatches[PackedBatch]:
         """As in `Task`."""
         batch = self.config.batch
         if self.source.is_running:
             ids = self._running(split)
             size = min(EVALUATED_ROWS, -(-len(ids) // batch.row_length))
-            return FixedWindows(ids, context=batch.row_length, size=size)
+            return Windows(ids, context=batch.row_length, size=size)
         return SortedBatches(self.ids(split), PackedRows([batch.row_length], batch.tokens))
 
     def _running(self, split: str) -> np.ndarray:

@@ -11,7 +11,7 @@ from unicodedata import category
 import numpy as np
 from PIL import Image
 
-from experiments.data.tokenizers import Tokenizer, WordTokenizer, placeholder
+from experiments.data.tokenizers import Tokenizer, WordTokenizer
 
 REPLACEMENT = "\ufffd"  # in place of bytes that are not UTF-8
 EDGES = re.compile(r"(\W*)(.*\w)?(.*)", re.DOTALL)  # signs, a word, signs
@@ -78,9 +78,9 @@ class Sentence(NamedTuple):
             return ""
         words = []
         for word in self.unknown.values():
-            near = get_close_matches(word, tokenizer.vocabulary.ids, n=1, cutoff=SIMILAR)
+            near = get_close_matches(word, tokenizer.ids, n=1, cutoff=SIMILAR)
             words.append(repr(word) + "".join(f" (similar to {known!r})" for known in near))
-        verb = "copied" if is_copied else f"read as {placeholder(tokenizer.vocabulary)!r}"
+        verb = "copied" if is_copied else f"read as {tokenizer.placeholder!r}"
         return f"not in the vocabulary, {verb}: {', '.join(words)}"
 
     def tokens(self, tokenizer: Tokenizer) -> list[str]:
@@ -108,11 +108,11 @@ def read_sentence(
         if not isinstance(tokenizer, WordTokenizer):
             ids += tokenizer.read(part)
             continue
-        known, name = tokenizer.vocabulary.ids, placeholder(tokenizer.vocabulary)
+        known = tokenizer.ids
         for word in _split(tokenizer, part):
             if word not in known:
-                unknown[len(ids)] = word
-            ids.append(known.get(word, known[name]))
+                unknown[len(ids)], word = word, tokenizer.placeholder
+            ids.append(known[word])
     if not ids:
         raise ValueError("the line has no word" if text.strip() else "the line is empty")
     if len(ids) > longest:
@@ -130,7 +130,7 @@ def word_numbers(tokenizer: Tokenizer, text: str) -> list[int]:
 
 def _split(tokenizer: WordTokenizer, text: str) -> Iterator[str]:
     """Yield the words of a text, in the case of the vocabulary, and its signs."""
-    known, respell = tokenizer.vocabulary.ids, tokenizer.vocabulary.respell
+    known, respell = tokenizer.ids, tokenizer.respell
     for typed in tokenizer.tokens.tokenize(text):
         if respell(typed) in known:
             yield respell(typed)

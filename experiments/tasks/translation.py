@@ -27,7 +27,7 @@ from experiments.config.parts import (
 )
 from experiments.data.packing import Batch, PackedPairs, row_lengths
 from experiments.data.pipeline import Buckets, PackedRows, ShuffledBatches, SortedBatches
-from experiments.data.subwords import PairDropout
+from experiments.data.subwords import subword_dropout
 from experiments.data.tokenizers import (
     BOS,
     EOS,
@@ -35,6 +35,7 @@ from experiments.data.tokenizers import (
     SPECIALS,
     EncodedExamples,
     EncodedPair,
+    segment_pairs,
 )
 from experiments.data.toy_language.phenomena import by_phenomenon
 from experiments.errors import UsageError
@@ -101,11 +102,11 @@ class Translation(Task[Batch | PackedPairs]):
             layout = Buckets([*batch.bucket_lengths, longest], batch.tokens)
         if config.text is None or not config.text.dropout:
             return ShuffledBatches(ids, layout, seed=config.seed)
-        segment = PairDropout(self.tokenizers, config.text.dropout, most)
+        segments = [subword_dropout(each, config.text.dropout) for each in self.tokenizers]
 
         def redraw(places: np.ndarray, random: np.random.Generator) -> EncodedExamples[EncodedPair]:
             plain = [ids[place] for place in places]
-            return segment(examples.take(places.tolist()), plain, random)
+            return segment_pairs(segments, examples.take(places.tolist()), plain, most, random)
 
         return ShuffledBatches(ids, layout, seed=config.seed, block=REDRAWN, redraw=redraw)
 

@@ -10,12 +10,12 @@ from configs import toy_translation
 from experiments.config import Config
 from experiments.config.files import load_config
 from experiments.data.packing import PackedPairs, pack_batch
-from experiments.data.tokenizers import SPACED, SPECIALS, Tokenizers, Vocabulary, WordTokenizer
+from experiments.data.tokenizers import SPACED, SPECIALS, Tokenizers, WordTokenizer
 from experiments.registry import TASKS
 from experiments.tasks.translation import Translation
 
-SOURCE = WordTokenizer(Vocabulary((*SPECIALS, *"abcdefghijklm")), SPACED)  # 16 words
-TARGET = WordTokenizer(Vocabulary((*SPECIALS, *"abcdefghijklmn")), SPACED)  # 17: is padded
+SOURCE = WordTokenizer((*SPECIALS, *"abcdefghijklm"), SPACED)  # 16 words
+TARGET = WordTokenizer((*SPECIALS, *"abcdefghijklmn"), SPACED)  # 17: is padded
 STEPS, ROWS, LENGTH = 20, 12, 24  # eight devices do not divide twelve rows
 MESHES = (
     {"data": 8},
@@ -52,8 +52,8 @@ def batches():
     random = np.random.default_rng(0)
 
     def side():
-        rows = [[random.integers(3, 16, size=random.integers(3, 7)) for _ in range(3)]] * ROWS
-        return pack_batch(rows, LENGTH)
+        row = [random.integers(3, 16, size=random.integers(3, 7)) for _ in range(3)]
+        return pack_batch(row * ROWS, [3] * ROWS, LENGTH)
 
     return [PackedPairs(side(), side()) for _ in range(STEPS)]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from experiments.config.parts import TrainPart, with_steps
-from experiments.data.pipeline import Buckets, Epoch, PackedRows, RandomWindows, ShuffledBatches
+from experiments.data.pipeline import Buckets, Epoch, PackedRows, ShuffledBatches, Windows
 from experiments.data.tokenizers import EncodedExamples, EncodedPair
 
 EPOCH = Epoch(steps=7, examples=60, tokens=1000)
@@ -60,7 +60,7 @@ PAIRS = EncodedExamples(
             ShuffledBatches(EncodedExamples([([3, 4],), ([5],)]), PackedRows([5], 15), seed=0),
             Epoch(steps=Fraction(1, 3), examples=2, tokens=5),
         ),
-        (RandomWindows(np.arange(11), context=3, size=2, seed=0), Epoch(2, 4, tokens=10)),
+        (Windows(np.arange(11), context=3, size=2, seed=0), Epoch(2, 4, tokens=10)),
     ],
 )
 def test_steps_examples_and_tokens_of_an_epoch(data, epoch):

@@ -18,14 +18,13 @@ from experiments.data.tokenizers import (
     CharacterTokenizer,
     EncodedPair,
     Tokenizers,
-    Vocabulary,
     WordTokenizer,
 )
 from experiments.devices import compiled
 from experiments.tasks.language_model import LanguageModeling
 from experiments.tasks.translation import Translation
 
-LETTERS = WordTokenizer(Vocabulary((*SPECIALS, *"abcdefgh")), SPACED)
+LETTERS = WordTokenizer((*SPECIALS, *"abcdefgh"), SPACED)
 PAIRS = [EncodedPair([3, 4, 5], [6, 7]), EncodedPair([5, 3], [4, 8, 9, 10])]
 BATCH = pad_batch(PAIRS, 3, 7)  # with a row of padding; of one shape, since each is compiled
 TOKENS = np.arange(24).reshape(3, 8) ** 2 % 7

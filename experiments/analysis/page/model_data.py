@@ -28,7 +28,6 @@ from experiments.data.tokenizers import (
     CharacterTokenizer,
     Tokenizer,
     WordTokenizer,
-    placeholder,
 )
 from experiments.learner import TrainState
 
@@ -230,7 +229,7 @@ def side_data(tokenizer: Tokenizer, text: TextPart | None) -> dict[str, Any]:
     if isinstance(tokenizer, CharacterTokenizer):
         return side | {"kind": "character", "special": 0}
     if isinstance(tokenizer, WordTokenizer) and tokenizer.tokens in (WORDS, SPACED):
-        name = placeholder(tokenizer.vocabulary)
+        name = tokenizer.placeholder
         is_split = tokenizer.tokens == WORDS
         return side | {"kind": "word", "placeholder": name, "apostrophes": is_split}
     side["problem"] = "The page cannot split a text into the tokens of this model."

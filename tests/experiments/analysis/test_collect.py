@@ -12,7 +12,6 @@ from experiments.data.tokenizers import (
     EncodedPair,
     SentencePair,
     Tokenizers,
-    Vocabulary,
     WordTokenizer,
 )
 from experiments.tasks.translation import Translation, pair_features
@@ -24,7 +23,7 @@ def translation(**fields):
     config.model.update({**sizes, "decoder_layers": 2, **fields})
     config.batch.bucket_lengths = (6,)
     config.train.warmup_steps = 0
-    words = (Vocabulary((*SPECIALS, *letters)) for letters in ("abcdefgh", "vwxyz"))
+    words = ((*SPECIALS, *letters) for letters in ("abcdefgh", "vwxyz"))
     tokenizers = Tokenizers(*(WordTokenizer(each, WORDS) for each in words))
     return Translation(Config.read(config.to_dict()), tokenizers)
 

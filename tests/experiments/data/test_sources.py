@@ -50,7 +50,8 @@ def load(cache):
     def load(name, **changes):
         tree = {"path": str(cache), "validation": 3} if name == "scan" else {"sizes": SIZES[name]}
         config = changed(data_part(name, tree), changes)
-        return {split: load_split(config, split, cache) for split in DATASETS[name].source.splits}
+        splits = ("train", "validation", *DATASETS[name].source.tests)
+        return {split: load_split(config, split, cache) for split in splits}
 
     return load
 

@@ -7,18 +7,16 @@ from PIL import Image
 from experiments.data.tokenizers import (
     SPECIALS,
     WORDS,
-    Vocabulary,
     WordTokenizer,
 )
 from experiments.tasks.prediction import (
-    placeholder,
     read_image,
     read_sentence,
     word_numbers,
 )
 
 WORD_LIST = ("the", "girl", "sees", "Jane", "I", "!", "well-known")
-TOKENIZER = WordTokenizer(Vocabulary((*SPECIALS, *WORD_LIST)), WORDS)
+TOKENIZER = WordTokenizer((*SPECIALS, *WORD_LIST), WORDS)
 
 
 @pytest.mark.parametrize(
@@ -53,12 +51,12 @@ def test_unknown_words_are_read_as_a_name_or_as_the_rarest_word():
     words = "'zebra', 'girll' (similar to 'girl')"
     assert sentence.note(TOKENIZER) == f"not in the vocabulary, read as 'Jane': {words}"
     assert sentence.note(TOKENIZER, is_copied=True) == f"not in the vocabulary, copied: {words}"
-    assert placeholder(Vocabulary((*SPECIALS, "I", "jump", "left"))) == "left"
+    assert WordTokenizer((*SPECIALS, "I", "jump", "left"), WORDS).placeholder == "left"
 
 
 def test_gaps():
     sentence = read_sentence(TOKENIZER, "The ___, sees _.", longest=6, gap=99)
-    the, sees = (TOKENIZER.vocabulary.ids[word] for word in ("the", "sees"))
+    the, sees = (TOKENIZER.ids[word] for word in ("the", "sees"))
     assert sentence.ids == [the, 99, sees, 99]
     assert read_sentence(TOKENIZER, "the _ zebra", longest=6, gap=99).unknown == {2: "zebra"}
 

@@ -13,12 +13,12 @@ from configs import toy_translation, toy_translation_rnn
 from experiments.analysis.collect import Collector
 from experiments.config import Config
 from experiments.config.parts import MeshPart
-from experiments.data.tokenizers import SPECIALS, WORDS, Tokenizers, Vocabulary, WordTokenizer
+from experiments.data.tokenizers import SPECIALS, WORDS, Tokenizers, WordTokenizer
 from experiments.sharding import make_mesh
 from experiments.tasks.by_rows import FEWEST_ROWS, by_rows
 from experiments.tasks.translation import Translation, copy_words
 
-VOCABULARIES = [Vocabulary((*SPECIALS, *letters)) for letters in ("abcdefgh", "vwxyz")]
+VOCABULARIES = [(*SPECIALS, *letters) for letters in ("abcdefgh", "vwxyz")]
 TOKENIZERS = Tokenizers(*(WordTokenizer(words, WORDS) for words in VOCABULARIES))
 SENTENCES = ["a b c", "h", "c c c c d", "b a"]
 

@@ -33,7 +33,6 @@ from experiments.data.tokenizers import (
     CharacterTokenizer,
     SentencePair,
     Tokenizers,
-    Vocabulary,
     WordTokenizer,
 )
 from experiments.tasks.language_model import LanguageModeling
@@ -87,7 +86,7 @@ def translation(model, shared=None):
     config.batch.bucket_lengths = (12,)
     settings = SMALL | {"max_length": 12} | model
     config.model = config.model.to_dict() | settings
-    words = (Vocabulary((*SPECIALS, *each)) for each in (SOURCE, TARGET))
+    words = ((*SPECIALS, *each) for each in (SOURCE, TARGET))
     tokenizers = Tokenizers(*(WordTokenizer(each, WORDS) for each in words))
     tokenizers = Tokenizers(shared, shared) if shared else tokenizers
     return Translation(Config.read(config.to_dict()), tokenizers)
@@ -241,6 +240,6 @@ def test_attributes_that_the_page_does_not_read():
 
 
 def test_texts_that_the_page_does_not_split(subwords):
-    whole = side_data(WordTokenizer(Vocabulary((*SPECIALS, "a b")), WHOLE), None)
+    whole = side_data(WordTokenizer((*SPECIALS, "a b"), WHOLE), None)
     for side in (whole, side_data(subwords, TextPart(kind="unigram"))):
         assert side["problem"] == "The page cannot split a text into the tokens of this model."
