@@ -30,7 +30,7 @@ SIZES = {
 SIZE = SimpleNamespace(**SIZES)
 BATCHES = ((), (47, 53))  # sizes of the axes `...`, one check for each
 
-ARRAY = re.compile(r"(?:([\w.]+): )?((?:\w+ )?\[.*?\])")  # name, and dtype with axes
+ARRAY = re.compile(r"(?:(\S+): )?((?:\w+ )?\[.*?\])")  # name, and dtype with axes
 
 
 class Shapes(NamedTuple):
@@ -48,7 +48,7 @@ def shapes(function: Callable[..., Any], signature: str, *, returns: Any = None)
 
     A dict of an object contains some of its attributes.
     """
-    arguments, _, results = (ARRAY.findall(part) for part in signature.partition("->"))
+    arguments, _, results = map(ARRAY.findall, signature.partition("->"))
     if results:
         texts = [text for _, text in results]
         has_names = results[0][0]
