@@ -439,6 +439,12 @@ ADAPTATION = {
         lambda module, rng: lora_factors(module, "*.up.kernel", rank=R, rng=rng),
         returns={"blocks.0.up.kernel": {"down": "[L, D, R]", "up": "[L, R, F]"}},
     ),
+    "lora_factors: experts": module(
+        lambda rngs: modules.name_axis(feed_forward_layers(rngs).blocks[0], "experts"),
+        "rng: key []",
+        lambda module, rng: lora_factors(module, "up.kernel", rank=R, rng=rng),
+        returns={"up.kernel": {"down": "[L, D, R]", "up": "[L, R, F]"}},
+    ),
     "lora_factors: a matrix without axis names": shapes(
         lambda kernel, rng: lora_factors({"kernel": kernel}, "*", rank=R, rng=rng),
         "kernel: [D, F], rng: key []",

@@ -19,6 +19,7 @@ from attention.primitives.arguments import RETURNING
 from tests.shapes.shapes import SIZE, check, shapes
 
 INPUTS = "query: [..., T, N, H], key: [..., S, K, H], value: [..., S, K, Hv]"
+NARROW = INPUTS.replace("[", "bfloat16 [")
 OUTPUT = "[..., T, N, Hv]"
 WEIGHTS = (OUTPUT, {"weights": "[..., N, T, S]"})
 RESULTS = {
@@ -107,9 +108,13 @@ SHAPES = {
     "attend: mask per head": shapes(attend, f"{INPUTS}, mask: bool [..., N, T, S] -> {OUTPUT}"),
     "attend: bfloat16": shapes(
         partial(attend, returning=("weights", "logsumexp")),
-        "query: bfloat16 [..., T, N, H], key: bfloat16 [..., S, K, H], "
-        "value: bfloat16 [..., S, K, Hv]",
+        NARROW,
         returns=(f"bfloat16 {OUTPUT}", {"weights": "[..., N, T, S]", "logsumexp": "[..., N, T]"}),
+    ),
+    "attend: dtypes of its own for key and value": shapes(
+        attend,
+        "query: bfloat16 [..., T, N, H], key: [..., S, K, H], value: float16 [..., S, K, Hv] "
+        "-> bfloat16 [..., T, N, Hv]",
     ),
     "attend: scale": shapes(attend, f"{INPUTS}, scale: [] -> {OUTPUT}"),
     "attend: heads": shapes(attend, f"{INPUTS}, heads: int32 [N] -> {OUTPUT}"),
@@ -134,7 +139,7 @@ SHAPES = {
     ),
     "Dropout": shapes(
         lambda rng, **inputs: attend(**inputs, dropout=attention.Dropout(rng, 0.1)),
-        f"{INPUTS}, rng: key [...] -> {OUTPUT}",
+        f"{NARROW}, rng: key [...] -> bfloat16 {OUTPUT}",
     ),
     "additive_attention": shapes(
         partial(attention.additive_attention, returning=RETURNING),
@@ -147,7 +152,8 @@ SHAPES = {
     ),
     "merge_attention": shapes(
         lambda output, logsumexp: attention.merge_attention([(output, logsumexp)] * 3),
-        "output: [..., T, N, Hv], logsumexp: [..., N, T] -> [..., T, N, Hv], [..., N, T]",
+        "output: bfloat16 [..., T, N, Hv], logsumexp: [..., N, T] "
+        "-> bfloat16 [..., T, N, Hv], [..., N, T]",
     ),
     "ShardedAttention": shapes(
         lambda query, key, value: attention.ShardedAttention(ONE_DEVICE, by_token(query))(

@@ -26,7 +26,6 @@ from tests.attention.modules.inputs import (
     B,
     S,
     T,
-    assert_no_leaks_in_translations,
     double,
     filled,
     project,
@@ -180,11 +179,6 @@ def test_gradient_is_finite_with_an_empty_source_and_padding_of_nan(kind):
     for path, slopes in jax.tree_util.tree_leaves_with_path(gradient):
         assert np.isfinite(slopes).all()
         assert np.abs(slopes).max() > 1e-6, jax.tree_util.keystr(path)
-
-
-@every_model
-def test_logits_depend_on_valid_and_earlier_tokens_of_their_row_alone(kind):
-    assert_no_leaks_in_translations(small(kind))
 
 
 class TestCache:
