@@ -18,7 +18,6 @@ from attention.modules.recurrent import (
     RecurrentConfig,
     RecurrentEncoderDecoder,
 )
-from attention.primitives.cache import Constant
 from tests.attention.modules import inputs
 from tests.attention.modules.inputs import (
     DIMS,
@@ -269,15 +268,6 @@ class TestDecodingProtocol:
             expected = whole.attention[0]["cross_attention"]["weights"]
             assert_close(weights[:, :, 0, 0], jnp.moveaxis(expected[:, 0], 1, 0))
         assert not small(kind).is_prompted
-
-    @every_model
-    def test_state_has_rows_in_front_and_shares_the_encoder_output(self, kind):
-        state = jax.eval_shape(prefill, small(kind))
-        chex.assert_tree_shape_prefix(state, (B,))
-        leaves = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, Constant))
-        others = [leaf for leaf in leaves if not isinstance(leaf, Constant)]
-        assert len(leaves) == len(others) + 2
-        assert all(S not in leaf.shape for leaf in others)
 
     def test_keys_are_computed_once(self, monkeypatch):
         model = small("additive")

@@ -141,30 +141,41 @@ def test_shapes_of_a_bias_and_a_mask():
 
 
 def test_fully_masked_query_gives_zero():
+    """jax.nn gives the mean of the values, and NaN for a bias of -inf."""
     none = np.zeros(B, np.int32)
     infinite = np.zeros((1, N, T, S), np.float32)
     infinite[:, 1, 2] = -np.inf
 
-    @jitted
-    def both(*inputs):
-        options = {"key_value_seq_lengths": none, "return_residual": True}
-        padded = dot_product_attention(*inputs, **options)
-        return *padded, dot_product_attention(*inputs, bias=infinite)
+    def run(function):
+        def both(query, key, value):
+            padded = function(query, key, value, key_value_seq_lengths=none, return_residual=True)
+            return *padded, function(query, key, value, bias=infinite)
 
-    output, residual, biased = both(QUERY, KEY, VALUE)
+        return jitted(both)(QUERY, KEY, VALUE)
+
+    output, residual, biased = run(dot_product_attention)
     assert not output.any() and (residual == -np.inf).all()
     assert not biased[:, 2, 1].any() and np.isfinite(biased).all()
+    mean, large, nan = run(jax.nn.dot_product_attention)
+    close(mean, np.broadcast_to(VALUE.mean(1, keepdims=True).repeat(N // K, 2), QUERY.shape))
+    assert (large < -1e38).all() and np.isnan(nan[:, 2, 1]).all()
 
 
 def test_gradient_of_the_residual():
-    def residual(query):
-        return dot_product_attention(query, KEY, VALUE, return_residual=True)[1].sum()
+    """That of jax.nn is 0 without a warning."""
+
+    def residual(function, query):
+        return function(query, KEY, VALUE, return_residual=True)[1].sum()
 
     def logsumexp(query):
         return attend(query, KEY, VALUE, returning=("logsumexp",))[1]["logsumexp"].sum()
 
-    ours, expected = (jitted(jax.grad(each))(QUERY) for each in (residual, logsumexp))
+    ours, theirs = (
+        partial(residual, x) for x in (dot_product_attention, jax.nn.dot_product_attention)
+    )
+    ours, theirs, expected = (jitted(jax.grad(x))(QUERY) for x in (ours, theirs, logsumexp))
     close(ours, expected, 1e-5)
+    assert not theirs.any()
 
 
 def test_memory_is_linear_in_the_length():
