@@ -92,21 +92,8 @@ def float64() -> Iterator[None]:
 def captions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of parallel text like that of Multi30k."""
     place = tmp_path_factory.mktemp("captions")
-    words = [
-        "ein",
-        "kleiner",
-        "großer",
-        "roter",
-        "hund",
-        "läuft",
-        "schnell",
-        "über",
-        "wiese",
-        "straße",
-        "mann",
-        "frau",
-        "zwei",
-    ]
+    text = "ein kleiner großer roter hund läuft schnell über wiese straße mann frau zwei"
+    words = text.split()
     random = np.random.default_rng(0)
     for split, number in (("train", 60), ("validation", 3), ("test_2016", 3)):
         lines = [" ".join(random.choice(words, 6)) for _ in range(number)]

@@ -1,9 +1,12 @@
 """Shapes in words: arguments and results of a function, compared by tracing it.
 
-An array is written `"[..., T, D]"`, with a dtype in front if it is not float32: `"int32 [B, T]"`,
-`"bool [T, S]"`, `"key []"` for a random key. An axis may be an expression, as `"[1 + S, 2*F]"`.
+A signature is written `"query: [..., T, D], allowed: bool [T, S] -> [..., T, D]"`. The dtype is
+float32 if none is in front: `int32 [B, T]`, or `key []` for a random key. An axis may be an
+expression, as `[1 + S, 2*F]`. Results are one array, several, or attributes of the result:
+`"tokens: int32 [B, T] -> logits: [B, T, V]"`. A tree of such texts describes deeper results.
 """
 
+import re
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
@@ -27,45 +30,60 @@ SIZES = {
 SIZE = SimpleNamespace(**SIZES)
 BATCHES = ((), (47, 53))  # sizes of the axes `...`, one check for each
 
+ARRAY = re.compile(r"(?:(\S+): )?((?:\w+ )?\[.*?\])")  # name, and dtype with axes
+
 
 class Shapes(NamedTuple):
     """A line of a table: the shapes of the arguments of a function, and of its result."""
 
     function: Callable[..., Any]
-    arguments: dict[str, Any]
+    arguments: dict[str, str]
     returns: Any
     parameters: dict[str, str] | None = None
     build: Callable[[nnx.Rngs], nnx.Module] | None = None
 
 
-def shapes(function: Callable[..., Any], /, *, returns: Any, **arguments: Any) -> Shapes:
-    """Describe a function by the shapes of its arguments, by name, and of its results.
+def shapes(function: Callable[..., Any], signature: str, *, returns: Any = None) -> Shapes:
+    """Describe a function by its signature, or by its arguments and a tree of its results.
 
-    `returns` is a tree of texts. A dict of an object contains some of its attributes.
+    A dict of an object contains some of its attributes.
     """
-    return Shapes(function, arguments, returns)
+    arguments, _, results = map(ARRAY.findall, signature.partition("->"))
+    if results:
+        texts = [text for _, text in results]
+        has_names = results[0][0]
+        returns = dict(results) if has_names else texts if len(texts) > 1 else texts[0]
+    return Shapes(function, dict(arguments), returns)
 
 
 def module(
     build: Callable[[nnx.Rngs], nnx.Module],
-    /,
+    signature: str,
     call: Callable[..., Any] | None = None,
     *,
-    returns: Any,
-    parameters: dict[str, str] | None = None,
-    **arguments: Any,
+    parameters: str | None = None,
+    returns: Any = None,
+    **options: Any,
 ) -> Shapes:
-    """Describe a module: all its parameters by path, if given, and `module(**arguments)`.
+    """Describe a module: all its parameters by path, if given, and a call.
 
     Args:
         build: makes the module from a source of parameters.
-        call: `(module, **arguments)`, in place of the call of the module itself.
+        signature: as in `shapes`.
+        call: `(module, **arguments, **options)`. By default the module itself is called, and its
+            first argument is positional.
+        parameters: as `"up.kernel: [D, F], up.bias: [F]"`.
         returns: as in `shapes`.
-        parameters: path -> shape.
-        arguments: shapes of the arguments.
+        options: further arguments of the call, without shapes.
     """
-    call = (lambda module, **given: module(**given)) if call is None else call
-    return Shapes(call, arguments, returns, parameters, build)
+
+    def call_module(module: nnx.Module, **arguments: Any) -> Any:
+        first = [arguments.pop(name) for name in [*line.arguments][:1]]
+        return module(*first, **arguments)
+
+    line = shapes(partial(call or call_module, **options), signature, returns=returns)
+    paths = None if parameters is None else dict(ARRAY.findall(parameters))
+    return line._replace(parameters=paths, build=build)
 
 
 def check(line: Shapes) -> None:

@@ -14,60 +14,15 @@ from flax import nnx
 
 from attention import masks, modules
 from attention.modules import (
-    ACTIVATIONS,
-    INITIALIZERS,
-    NORMS,
-    POOLINGS,
-    POSITIONS,
-    AlibiScores,
-    Block,
-    CacheSpec,
-    Classifier,
-    ClassToken,
     Context,
-    CrossAttention,
-    Decoder,
     Embedding,
-    Encoder,
-    EncoderDecoder,
     FeedForward,
-    LanguageModel,
     Layers,
-    LearnedPositions,
-    MaskedLanguageModel,
-    MeanPooling,
-    PatchEmbedding,
-    PredictionHead,
-    Relative,
-    RelativeScores,
-    Residual,
-    Rotary,
     SelfAttention,
-    TransformerConfig,
-    apply_lora,
-    drop,
-    layer_norm,
     linear,
     lora_factors,
-    make_output,
     recurrent,
-    rms_norm,
     select_parameters,
-    transformer_block,
-    unstack_layers,
-)
-from attention.modules.recurrent import (
-    ATTENTIONS,
-    CELLS,
-    AdditiveAttention,
-    BahdanauStep,
-    LuongStep,
-    MultiplicativeAttention,
-    RecurrentConfig,
-    RecurrentDecoder,
-    RecurrentEncoder,
-    RecurrentEncoderDecoder,
-    RecurrentLayer,
 )
 from tests.shapes.shapes import SIZE, check, check_tree, module, shapes
 
@@ -88,41 +43,58 @@ WITHOUT_SHAPES = {
 def config(**changes):
     """Config of a small Transformer."""
     sizes = {"width": D, "hidden": F, "max_length": M, "encoder_layers": 2, "decoder_layers": L}
-    return TransformerConfig(**(HEADS | sizes | changes))
+    return modules.TransformerConfig(**(HEADS | sizes | changes))
 
 
-def layer(build, /, *, returning=(), **line):
+def layer(build, signature, /, *, returning=(), **line):
     """Line of a layer: every argument but `inputs` is a field of the context."""
 
     def call(module, inputs, **fields):
         return module(inputs, context=Context(**fields, returning=returning))
 
-    return module(build, call, **line)
+    return module(build, signature, call, **line)
 
 
 def language_model(rngs, **changes):
-    return LanguageModel.from_config(config(**changes), vocab_size=V, rngs=rngs)
+    return modules.LanguageModel.from_config(config(**changes), vocab_size=V, rngs=rngs)
 
 
-def translator(rngs, **changes):
+def translator(rngs):
     sizes = {"source_vocab_size": U, "target_vocab_size": V}
-    return EncoderDecoder.from_config(config(**changes), **sizes, rngs=rngs)
+    return modules.EncoderDecoder.from_config(config(), **sizes, rngs=rngs)
 
 
-def recurrent_translator(rngs, **changes):
-    settings = RecurrentConfig(embedding_width=D, hidden=F, max_length=M, **changes)
+def recurrent_translator(rngs):
+    settings = recurrent.RecurrentConfig(embedding_width=D, hidden=F, max_length=M)
     sizes = {"source_vocab_size": U, "target_vocab_size": V}
-    return RecurrentEncoderDecoder.from_config(settings, **sizes, rngs=rngs)
+    return recurrent.RecurrentEncoderDecoder.from_config(settings, **sizes, rngs=rngs)
 
 
-def feed_forward(index, rngs):
-    del index
+def patch_embedding(rngs):
+    images = {"image_shape": (3 * SIZE.T, 3 * SIZE.S, 2), "patch_size": 3}
+    return modules.PatchEmbedding(D, **images, rngs=rngs)
+
+
+def self_attention(rngs):
+    return SelfAttention(D, **HEADS, rngs=rngs)
+
+
+def feed_forward(rngs):
     return FeedForward(D, F, rngs=rngs)
 
 
-def read_after(model, tokens, **options):
-    """Read tokens with a new cache of M slots."""
-    return model(tokens, cache=model.new_cache(tokens.shape[:-1], M, **options))
+def feed_forward_layers(rngs):
+    return Layers(lambda index, rngs: FeedForward(D, F, rngs=rngs), L, rngs=rngs)
+
+
+def read_after_empty_cache(attention, inputs):
+    spec = modules.CacheSpec(batch=inputs.shape[:-2], size=M)
+    return attention(inputs, context=Context(cache=attention.new_cache(spec)))
+
+
+def read_after(model, tokens, slots=M, **options):
+    """Read tokens with a new cache."""
+    return model(tokens, cache=model.new_cache(tokens.shape[:-1], slots, **options))
 
 
 def prefill_and_step(model, inputs, lengths):
@@ -130,169 +102,132 @@ def prefill_and_step(model, inputs, lengths):
     return model.step(state, inputs[:, 0])[0]
 
 
+def step_after_start(step, state, token, context):
+    return step(step.start(state), token, lambda state: context)
+
+
 FEATURES = {"features": "[..., T, D]"}
 WEIGHTS = {"self_attention": {"weights": "[..., N, T, T]"}}
 CROSS = {"cross_attention": {"weights": "[..., N, T, S]"}}
 CACHE = {"key_slots": "[..., K, M, H]", "value_slots": "[..., K, M, H]", "lengths": "int32 [...]"}
-ATTENTION = {
-    "query.kernel": "[D, N, H]",
-    "query.bias": "[N, H]",
-    "key.kernel": "[D, K, H]",
-    "key.bias": "[K, H]",
-    "value.kernel": "[D, K, H]",
-    "value.bias": "[K, H]",
-    "output.kernel": "[N, H, D]",
-    "output.bias": "[D]",
-}
-MLP = {
-    "up.kernel": "[D, F]",
-    "up.bias": "[F]",
-    "down.kernel": "[F, D]",
-    "down.bias": "[D]",
-}
 
 SUBLAYERS = {
     "linear": module(
         lambda rngs: linear({"embed": D}, {"heads": N, "head": H}, rngs=rngs),
-        lambda module, inputs: module(inputs),
-        parameters={"kernel": "[D, N, H]", "bias": "[N, H]"},
-        inputs="[..., D]",
-        returns="[..., N, H]",
+        "inputs: [..., D] -> [..., N, H]",
+        parameters="kernel: [D, N, H], bias: [N, H]",
     ),
     "layer_norm": module(
-        lambda rngs: layer_norm(D, rngs=rngs),
-        parameters={"scale": "[D]", "bias": "[D]"},
-        inputs="[..., D]",
-        returns="[..., D]",
+        lambda rngs: modules.layer_norm(D, rngs=rngs),
+        "inputs: [..., D] -> [..., D]",
+        parameters="scale: [D], bias: [D]",
     ),
     "rms_norm": module(
-        lambda rngs: rms_norm(D, rngs=rngs),
-        parameters={"scale": "[D]"},
-        inputs="bfloat16 [..., D]",
-        returns="bfloat16 [..., D]",
+        lambda rngs: modules.rms_norm(D, rngs=rngs),
+        "inputs: bfloat16 [..., D] -> bfloat16 [..., D]",
+        parameters="scale: [D]",
+    ),
+    "Norm": module(
+        lambda rngs: modules.Norm(D, is_centred=False, param_dtype="bfloat16", rngs=rngs),
+        "inputs: [..., D] -> [..., D]",
+        parameters="scale: bfloat16 [D]",
     ),
     "drop": shapes(
-        lambda inputs, rng: drop(inputs, 0.1, rng),
-        inputs="[..., D]",
-        rng="key []",
-        returns="[..., D]",
+        lambda inputs, rng: modules.drop(inputs, 0.1, rng),
+        "inputs: [..., D], rng: key [] -> [..., D]",
     ),
     "FeedForward": layer(
-        lambda rngs: FeedForward(D, F, rngs=rngs),
-        parameters=MLP,
-        inputs="[..., T, D]",
-        returns="[..., T, D]",
+        feed_forward,
+        "inputs: [..., T, D] -> [..., T, D]",
+        parameters="up.kernel: [D, F], up.bias: [F], down.kernel: [F, D], down.bias: [D]",
     ),
     "FeedForward: gated, no biases": layer(
         lambda rngs: FeedForward(D, F, gated=True, use_bias=False, rngs=rngs),
-        parameters={"up.kernel": "[D, F]", "gate.kernel": "[D, F]", "down.kernel": "[F, D]"},
-        inputs="[..., T, D]",
-        returns="[..., T, D]",
+        "inputs: [..., T, D] -> [..., T, D]",
+        parameters="up.kernel: [D, F], gate.kernel: [D, F], down.kernel: [F, D]",
     ),
     "SelfAttention": layer(
-        lambda rngs: SelfAttention(D, **HEADS, rngs=rngs),
+        self_attention,
+        "inputs: [..., T, D], lengths: int32 [...]",
         returning=("weights", "logsumexp"),
-        parameters=ATTENTION,
-        inputs="[..., T, D]",
-        lengths="int32 [...]",
+        parameters="query.kernel: [D, N, H], query.bias: [N, H], key.kernel: [D, K, H], "
+        "key.bias: [K, H], value.kernel: [D, K, H], value.bias: [K, H], "
+        "output.kernel: [N, H, D], output.bias: [D]",
         returns=FEATURES | {"attention": {"weights": "[..., N, T, T]", "logsumexp": "[..., N, T]"}},
     ),
     "SelfAttention: rotary, window, positions": layer(
-        lambda rngs: SelfAttention(D, **HEADS, rotary=Rotary(), window=2, rngs=rngs),
-        inputs="[..., T, D]",
-        positions="int32 [..., T]",
-        returns=FEATURES,
+        lambda rngs: SelfAttention(D, **HEADS, rotary=modules.Rotary(), window=2, rngs=rngs),
+        "inputs: [..., T, D], positions: int32 [..., T] -> features: [..., T, D]",
     ),
     "SelfAttention: default sizes": layer(
         lambda rngs: SelfAttention(2 * N, num_heads=N, use_bias=False, qk_norm="rms", rngs=rngs),
-        parameters={
-            "query.kernel": "[2*N, N, 2]",
-            "key.kernel": "[2*N, N, 2]",
-            "value.kernel": "[2*N, N, 2]",
-            "output.kernel": "[N, 2, 2*N]",
-            "query_norm.scale": "[2]",
-            "key_norm.scale": "[2]",
-        },
-        inputs="[..., T, 2*N]",
-        returns={"features": "[..., T, 2*N]"},
+        "inputs: [..., T, 2*N] -> features: [..., T, 2*N]",
+        parameters="query.kernel: [2*N, N, 2], key.kernel: [2*N, N, 2], "
+        "value.kernel: [2*N, N, 2], output.kernel: [N, 2, 2*N], "
+        "query_norm.scale: [2], key_norm.scale: [2]",
     ),
     "SelfAttention: cache": module(
-        lambda rngs: SelfAttention(D, **HEADS, rngs=rngs),
-        lambda module, inputs: module(
-            inputs,
-            context=Context(cache=module.new_cache(CacheSpec(batch=inputs.shape[:-2], size=M))),
-        ),
-        inputs="[..., T, D]",
+        self_attention,
+        "inputs: [..., T, D]",
+        read_after_empty_cache,
         returns=FEATURES | {"cache": CACHE},
     ),
     "CrossAttention": layer(
-        lambda rngs: CrossAttention(D, **HEADS, value_width=SIZE.Hv, source_width=E, rngs=rngs),
+        lambda rngs: modules.CrossAttention(
+            D, **HEADS, value_width=SIZE.Hv, source_width=E, rngs=rngs
+        ),
+        "inputs: [..., T, D], encoder_output: [..., S, E]",
         returning=("weights",),
-        parameters=ATTENTION
-        | {
-            "key.kernel": "[E, K, H]",
-            "value.kernel": "[E, K, Hv]",
-            "value.bias": "[K, Hv]",
-            "output.kernel": "[N, Hv, D]",
-        },
-        inputs="[..., T, D]",
-        encoder_output="[..., S, E]",
+        parameters="query.kernel: [D, N, H], query.bias: [N, H], key.kernel: [E, K, H], "
+        "key.bias: [K, H], value.kernel: [E, K, Hv], value.bias: [K, Hv], "
+        "output.kernel: [N, Hv, D], output.bias: [D]",
         returns=FEATURES | {"attention": {"weights": "[..., N, T, S]"}},
     ),
     "Residual": layer(
-        lambda rngs: Residual(layer_norm(D, rngs=rngs), FeedForward(D, F, rngs=rngs)),
-        parameters={"norm.scale": "[D]", "norm.bias": "[D]"}
-        | {f"sublayer.{path}": text for path, text in MLP.items()},
-        inputs="[..., T, D]",
-        returns=FEATURES,
+        lambda rngs: modules.Residual(modules.rms_norm(D, rngs=rngs), feed_forward(rngs)),
+        "inputs: [..., T, D] -> features: [..., T, D]",
+        parameters="norm.scale: [D], sublayer.up.kernel: [D, F], sublayer.up.bias: [F], "
+        "sublayer.down.kernel: [F, D], sublayer.down.bias: [D]",
     ),
     "Block": layer(
-        lambda rngs: Block(first=FeedForward(D, F, rngs=rngs), second=FeedForward(D, F, rngs=rngs)),
-        parameters={f"{name}.{path}": MLP[path] for name in ("first", "second") for path in MLP},
-        inputs="[..., T, D]",
-        returns=FEATURES,
+        lambda rngs: modules.Block(first=feed_forward(rngs), second=modules.rms_norm(D, rngs=rngs)),
+        "inputs: [..., T, D] -> features: [..., T, D]",
+        parameters="first.up.kernel: [D, F], first.up.bias: [F], first.down.kernel: [F, D], "
+        "first.down.bias: [D], second.scale: [D]",
     ),
     "transformer_block": layer(
-        lambda rngs: transformer_block(config(), cross=True, rngs=rngs),
+        lambda rngs: modules.transformer_block(config(), cross=True, rngs=rngs),
+        "inputs: [..., T, D], encoder_output: [..., S, D]",
         returning=("weights",),
-        inputs="[..., T, D]",
-        encoder_output="[..., S, D]",
         returns=FEATURES | {"attention": WEIGHTS | CROSS},
     ),
     "Layers": layer(
-        lambda rngs: Layers(feed_forward, L, rngs=rngs),
+        feed_forward_layers,
+        "inputs: [..., T, D]",
         returning=("hidden_states",),
-        parameters={f"blocks.0.{path}": text.replace("[", "[L, ") for path, text in MLP.items()},
-        inputs="[..., T, D]",
+        parameters="blocks.0.up.kernel: [L, D, F], blocks.0.up.bias: [L, F], "
+        "blocks.0.down.kernel: [L, F, D], blocks.0.down.bias: [L, D]",
         returns=FEATURES | {"hidden_states": ["[..., T, D]"] * (L + 1)},
     ),
     "unstack_layers": module(
-        lambda rngs: Layers(feed_forward, L, rngs=rngs),
-        unstack_layers,
+        feed_forward_layers,
+        "",
+        modules.unstack_layers,
         returns={"blocks": [{"up": {"kernel": "[D, F]", "bias": "[F]"}}] * L},
     ),
     **{
         f"linear: {name}": module(
             lambda rngs, init=init: linear({"embed": D}, {"x": F}, kernel_init=init, rngs=rngs),
-            lambda module, inputs: module(inputs),
-            inputs="[..., D]",
-            returns="[..., F]",
+            "inputs: [..., D] -> [..., F]",
         )
-        for name, init in INITIALIZERS.items()
+        for name, init in modules.INITIALIZERS.items()
     },
     **{
         f"FeedForward: {name}": layer(
             lambda rngs, name=name: FeedForward(D, F, activation=name, rngs=rngs),
-            inputs="[..., T, D]",
-            returns="[..., T, D]",
+            "inputs: [..., T, D] -> [..., T, D]",
         )
-        for name in ACTIVATIONS
-    },
-    **{
-        f"Norm: {name}": module(
-            lambda rngs, norm=norm: norm(D, rngs=rngs), inputs="[..., D]", returns="[..., D]"
-        )
-        for name, norm in NORMS.items()
+        for name in modules.ACTIVATIONS
     },
 }
 
@@ -301,93 +236,75 @@ EMBEDDINGS = {
         lambda rngs: Embedding(
             V,
             D,
-            positions=LearnedPositions(M, D, rngs=rngs),
+            positions=modules.LearnedPositions(M, D, rngs=rngs),
             num_token_types=2,
             output_bias=True,
             rngs=rngs,
         ),
-        parameters={
-            "tokens": "[V, D]",
-            "token_types": "[2, D]",
-            "positions.table": "[M, D]",
-            "bias": "[V]",
-        },
-        tokens="int32 [..., T]",
-        positions="int32 [..., T]",
-        token_types="int32 [..., T]",
-        returns="[..., T, D]",
+        "tokens: int32 [..., T], positions: int32 [..., T], token_types: int32 [..., T] "
+        "-> [..., T, D]",
+        parameters="tokens: [V, D], token_types: [2, D], positions.table: [M, D], bias: [V]",
     ),
     "Embedding: unembed": module(
         lambda rngs: Embedding(V, D, rngs=rngs),
-        lambda module, features: module.unembed(features),
-        features="[..., T, D]",
-        returns="[..., T, V]",
+        "features: [..., T, D] -> [..., T, V]",
+        Embedding.unembed,
     ),
     "PatchEmbedding": module(
-        lambda rngs: PatchEmbedding(
-            D, image_shape=(3 * SIZE.T, 3 * SIZE.S, 2), patch_size=3, rngs=rngs
-        ),
-        lambda module, images: module(images),
-        parameters={"projection.kernel": "[3*3*2, D]", "projection.bias": "[D]"},
-        images="[..., 3*T, 3*S, 2]",
-        returns="[..., T*S, D]",
+        patch_embedding,
+        "images: [..., 3*T, 3*S, 2] -> [..., T*S, D]",
+        parameters="projection.kernel: [3*3*2, D], projection.bias: [D]",
     ),
     "LearnedPositions": module(
-        lambda rngs: LearnedPositions(M, D, rngs=rngs),
+        lambda rngs: modules.LearnedPositions(M, D, rngs=rngs),
+        "positions: int32 [..., T] -> [..., T, D]",
         lambda module, positions: module(positions, D),
-        parameters={"table": "[M, D]"},
-        positions="int32 [..., T]",
-        returns="[..., T, D]",
+        parameters="table: [M, D]",
     ),
     "Rotary": shapes(
-        Rotary(scaling="yarn", factor=2.0),
-        vectors="[..., T, N, H]",
-        positions="int32 [..., T]",
-        returns="[..., T, N, H]",
+        modules.Rotary(scaling="yarn", factor=2.0),
+        "vectors: [..., T, N, H], positions: int32 [..., T] -> [..., T, N, H]",
     ),
     "RelativeScores": module(
-        lambda rngs: RelativeScores(N, Relative(num_buckets=14), causal=True, rngs=rngs),
-        parameters={"table": "[N, 14]"},
-        returns={"table": "[N, 14]"},
+        lambda rngs: modules.RelativeScores(
+            N, modules.Relative(num_buckets=14), causal=True, rngs=rngs
+        ),
+        "-> table: [N, 14]",
+        parameters="table: [N, 14]",
     ),
-    "AlibiScores": module(lambda rngs: AlibiScores(N), parameters={}, returns={"slopes": "[N]"}),
+    "AlibiScores": module(lambda rngs: modules.AlibiScores(N), "-> slopes: [N]", parameters=""),
 }
 
 MODELS = {
     "Encoder": layer(
-        lambda rngs: Encoder.from_config(config(), rngs=rngs),
+        lambda rngs: modules.Encoder.from_config(config(), rngs=rngs),
+        "inputs: [..., T, D], lengths: int32 [...]",
         returning=("weights", "hidden_states"),
-        inputs="[..., T, D]",
-        lengths="int32 [...]",
         returns=FEATURES | {"attention": [WEIGHTS] * 2, "hidden_states": ["[..., T, D]"] * 3},
     ),
     "Decoder": layer(
-        lambda rngs: Decoder.from_config(config(), rngs=rngs),
+        lambda rngs: modules.Decoder.from_config(config(), rngs=rngs),
+        "inputs: [..., T, D], encoder_output: [..., S, D]",
         returning=("weights",),
-        inputs="[..., T, D]",
-        encoder_output="[..., S, D]",
         returns=FEATURES | {"attention": [WEIGHTS | CROSS] * L},
     ),
     "Decoder: cross-attention in every second layer": layer(
-        lambda rngs: Decoder.from_config(
+        lambda rngs: modules.Decoder.from_config(
             config(per_layer=[{"cross_attention": False}, {}]), rngs=rngs
         ),
+        "inputs: [..., T, D], encoder_output: [..., S, D]",
         returning=("weights",),
-        inputs="[..., T, D]",
-        encoder_output="[..., S, D]",
         returns=FEATURES | {"attention": [WEIGHTS, WEIGHTS | CROSS]},
     ),
     "make_output": module(
-        lambda rngs: make_output(config(tie="none", output_bias=True), V, rngs),
-        lambda module, features: module(features),
-        parameters={"kernel": "[D, V]", "bias": "[V]"},
-        features="[..., T, D]",
-        returns="[..., T, V]",
+        lambda rngs: modules.make_output(config(tie="none", output_bias=True), V, rngs),
+        "features: [..., T, D] -> [..., T, V]",
+        parameters="kernel: [D, V], bias: [V]",
     ),
     "LanguageModel": module(
         language_model,
-        lambda model, tokens: model(tokens, returning=("weights", "hidden_states")),
-        tokens="int32 [..., T]",
+        "tokens: int32 [..., T]",
+        returning=("weights", "hidden_states"),
         returns=FEATURES
         | {
             "logits": "[..., T, V]",
@@ -397,96 +314,79 @@ MODELS = {
     ),
     "LanguageModel: packed": module(
         language_model,
+        "tokens: int32 [..., T], segments: int32 [..., T], positions: int32 [..., T] "
+        "-> logits: [..., T, V]",
         lambda model, tokens, segments, positions: model(
             tokens, mask=masks.segments(segments), embedding_positions=positions
         ),
-        tokens="int32 [..., T]",
-        segments="int32 [..., T]",
-        positions="int32 [..., T]",
-        returns={"logits": "[..., T, V]"},
     ),
     "LanguageModel: cache": module(
         language_model,
+        "tokens: int32 [..., T]",
         read_after,
-        tokens="int32 [..., T]",
         returns={
             "logits": "[..., T, V]",
             "cache": {"layers": [{"self_attention": CACHE, "feed_forward": None}] * L},
         },
     ),
     "LanguageModel: ring": module(
-        lambda rngs: language_model(rngs, positions="alibi", decoder_layers=1),
-        lambda model, tokens: model(tokens, cache=model.new_cache(tokens.shape[:-1], 2, ring=True)),
-        tokens="int32 [..., T]",
+        lambda rngs: language_model(rngs, positions="alibi"),
+        "tokens: int32 [..., T]",
+        read_after,
+        slots=2,
+        ring=True,
         returns={
             "logits": "[..., T, V]",
             "cache": {
                 "layers": [
                     {"self_attention": {"key_slots": "[..., K, 2, H]"}, "feed_forward": None}
                 ]
+                * L
             },
         },
     ),
     "LanguageModel: prefill, step": module(
         language_model,
+        "inputs: int32 [B, S], lengths: int32 [B] -> logits: [B, V], features: [B, 1, D]",
         prefill_and_step,
-        inputs="int32 [B, S]",
-        lengths="int32 [B]",
-        returns={"logits": "[B, V]", "features": "[B, 1, D]"},
     ),
     "MaskedLanguageModel": module(
-        lambda rngs: MaskedLanguageModel.from_config(
+        lambda rngs: modules.MaskedLanguageModel.from_config(
             config(num_token_types=2), vocab_size=V, has_head=True, rngs=rngs
         ),
-        tokens="int32 [..., T]",
-        token_types="int32 [..., T]",
-        returns=FEATURES | {"logits": "[..., T, V]"},
+        "tokens: int32 [..., T], token_types: int32 [..., T] "
+        "-> logits: [..., T, V], features: [..., T, D]",
     ),
     "PredictionHead": module(
-        lambda rngs: PredictionHead(config(), rngs=rngs),
-        features="[..., T, D]",
-        parameters={
-            "linear.kernel": "[D, D]",
-            "linear.bias": "[D]",
-            "norm.scale": "[D]",
-            "norm.bias": "[D]",
-        },
-        returns="[..., T, D]",
+        lambda rngs: modules.PredictionHead(config(), rngs=rngs),
+        "features: [..., T, D] -> [..., T, D]",
+        parameters="linear.kernel: [D, D], linear.bias: [D], norm.scale: [D], norm.bias: [D]",
     ),
     "MeanPooling": module(
-        lambda rngs: MeanPooling(),
-        parameters={},
-        features="[..., S, D]",
-        lengths="int32 [...]",
-        returns="[..., D]",
+        lambda rngs: modules.MeanPooling(),
+        "features: [..., S, D], lengths: int32 [...] -> [..., D]",
+        parameters="",
     ),
     "ClassToken": module(
-        lambda rngs: ClassToken(D, rngs=rngs),
-        lambda module, vectors, lengths: module.before(vectors, lengths),
-        parameters={"vector": "[1, D]"},
-        vectors="[..., S, D]",
-        lengths="int32 [...]",
-        returns=("[..., 1 + S, D]", "int32 [...]"),
+        lambda rngs: modules.ClassToken(D, rngs=rngs),
+        "vectors: [..., S, D], lengths: int32 [...] -> [..., 1 + S, D], int32 [...]",
+        modules.ClassToken.before,
+        parameters="vector: [1, D]",
     ),
     "ClassToken: features": module(
-        lambda rngs: ClassToken(D, rngs=rngs),
-        features="[..., 1 + S, D]",
-        lengths="int32 [...]",
-        returns="[..., D]",
+        lambda rngs: modules.ClassToken(D, rngs=rngs),
+        "features: [..., 1 + S, D], lengths: int32 [...] -> [..., D]",
     ),
     "Classifier": module(
-        lambda rngs: Classifier.from_config(
+        lambda rngs: modules.Classifier.from_config(
             config(),
-            Embedding.from_config(V, config(), rngs=rngs),
+            Embedding(V, D, rngs=rngs),
             num_classes=C,
             pooling="class_token",
             rngs=rngs,
         ),
-        lambda model, inputs, lengths: model(
-            inputs, lengths=lengths, returning=("weights", "hidden_states")
-        ),
-        inputs="int32 [..., S]",
-        lengths="int32 [...]",
+        "inputs: int32 [..., S], lengths: int32 [...]",
+        returning=("weights", "hidden_states"),
         returns={
             "logits": "[..., C]",
             "features": "[..., 1 + S, D]",
@@ -495,32 +395,15 @@ MODELS = {
         },
     ),
     "Classifier: images": module(
-        lambda rngs: Classifier.from_config(
-            config(),
-            PatchEmbedding.from_config(
-                config(positions="learned"),
-                image_shape=(3 * SIZE.T, 3 * SIZE.S, 2),
-                patch_size=3,
-                rngs=rngs,
-            ),
-            num_classes=C,
-            rngs=rngs,
+        lambda rngs: modules.Classifier.from_config(
+            config(), patch_embedding(rngs), num_classes=C, rngs=rngs
         ),
-        lambda model, inputs: model(inputs),
-        inputs="[..., 3*T, 3*S, 2]",
-        returns={"logits": "[..., C]", "features": "[..., T*S, D]"},
+        "inputs: [..., 3*T, 3*S, 2] -> logits: [..., C], features: [..., T*S, D]",
     ),
     "EncoderDecoder": module(
         translator,
-        lambda model, source, target, source_lengths: model(
-            source,
-            target,
-            source_lengths=source_lengths,
-            returning=("weights", "hidden_states"),
-        ),
-        source="int32 [..., S]",
-        target="int32 [..., T]",
-        source_lengths="int32 [...]",
+        "source: int32 [..., S], target: int32 [..., T], source_lengths: int32 [...]",
+        returning=("weights", "hidden_states"),
         returns=FEATURES
         | {
             "logits": "[..., T, V]",
@@ -535,85 +418,61 @@ MODELS = {
     ),
     "EncoderDecoder: prefill, step": module(
         translator,
+        "inputs: int32 [B, S], lengths: int32 [B] -> logits: [B, V], features: [B, 1, D]",
         prefill_and_step,
-        inputs="int32 [B, S]",
-        lengths="int32 [B]",
-        returns={"logits": "[B, V]", "features": "[B, 1, D]"},
     ),
-    **{
-        f"LanguageModel: positions {name}": module(
-            lambda rngs, name=name: language_model(rngs, positions=name),
-            lambda model, tokens: model(tokens),
-            tokens="int32 [..., T]",
-            returns={"logits": "[..., T, V]"},
-        )
-        for name in POSITIONS
-    },
-    **{
-        f"Classifier: pooling {name}": module(
-            lambda rngs, name=name: Classifier.from_config(
-                config(),
-                Embedding(V, D, rngs=rngs),
-                num_classes=C,
-                pooling=name,
-                rngs=rngs,
-            ),
-            lambda model, inputs: model(inputs),
-            inputs="int32 [..., S]",
-            returns={"logits": "[..., C]"},
-        )
-        for name in POOLINGS
-    },
 }
 
 ADAPTATION = {
     "lora_factors": module(
-        lambda rngs: SelfAttention(D, **HEADS, rngs=rngs),
+        self_attention,
+        "rng: key []",
         lambda module, rng: lora_factors(module, "query.kernel", "output.kernel", rank=R, rng=rng),
-        rng="key []",
         returns={
             "query.kernel": {"down": "[D, R]", "up": "[R, N*H]"},
             "output.kernel": {"down": "[N*H, R]", "up": "[R, D]"},
         },
     ),
     "lora_factors: stacked layers": module(
-        lambda rngs: Layers(feed_forward, L, rngs=rngs),
+        feed_forward_layers,
+        "rng: key []",
         lambda module, rng: lora_factors(module, "*.up.kernel", rank=R, rng=rng),
-        rng="key []",
         returns={"blocks.0.up.kernel": {"down": "[L, D, R]", "up": "[L, R, F]"}},
+    ),
+    "lora_factors: experts": module(
+        lambda rngs: modules.name_axis(feed_forward_layers(rngs).blocks[0], "experts"),
+        "rng: key []",
+        lambda module, rng: lora_factors(module, "up.kernel", rank=R, rng=rng),
+        returns={"up.kernel": {"down": "[L, D, R]", "up": "[L, R, F]"}},
     ),
     "lora_factors: a matrix without axis names": shapes(
         lambda kernel, rng: lora_factors({"kernel": kernel}, "*", rank=R, rng=rng),
-        kernel="[D, F]",
-        rng="key []",
+        "kernel: [D, F], rng: key []",
         returns={"kernel": {"down": "[D, R]", "up": "[R, F]"}},
     ),
     "apply_lora": module(
-        lambda rngs: SelfAttention(D, **HEADS, rngs=rngs),
-        lambda module, rng: apply_lora(
+        self_attention,
+        "rng: key []",
+        lambda module, rng: modules.apply_lora(
             module, lora_factors(module, "query.kernel", rank=R, rng=rng)
         ),
-        rng="key []",
         returns={"query": {"kernel": "[D, N, H]"}},
     ),
 }
 
 RECURRENT = {
     "RecurrentEncoder": layer(
-        lambda rngs: RecurrentEncoder(D, F, rngs=rngs),
-        inputs="[..., S, D]",
-        lengths="int32 [...]",
-        returns={"features": "[..., S, 2*F]"},
+        lambda rngs: recurrent.RecurrentEncoder(D, F, rngs=rngs),
+        "inputs: [..., S, D], lengths: int32 [...] -> features: [..., S, 2*F]",
     ),
     "RecurrentDecoder": layer(
-        lambda rngs: RecurrentDecoder(
+        lambda rngs: recurrent.RecurrentDecoder(
             linear({"embed": 2 * F}, {"hidden": F}, rngs=rngs),
-            AdditiveAttention(F, 2 * F, rngs=rngs),
-            BahdanauStep(D, F, 2 * F, cell=CELLS["gru"], rngs=rngs),
+            recurrent.AdditiveAttention(F, 2 * F, rngs=rngs),
+            recurrent.BahdanauStep(D, F, 2 * F, cell=recurrent.CELLS["gru"], rngs=rngs),
         ),
+        "inputs: [..., T, D], encoder_output: [..., S, 2*F]",
         returning=("weights", "logsumexp", "largest_score"),
-        inputs="[..., T, D]",
-        encoder_output="[..., S, 2*F]",
         returns={
             "features": "[..., T, F + D + 2*F]",
             "attention": [
@@ -630,76 +489,43 @@ RECURRENT = {
     **{
         attention.__name__: module(
             lambda rngs, attention=attention: attention(F, E, rngs=rngs),
+            "state: [..., F], encoder_output: [..., S, E] -> [..., 1, 1, E]",
             lambda module, state, encoder_output: module(state, module.precompute(encoder_output)),
             parameters=parameters,
-            state="[..., F]",
-            encoder_output="[..., S, E]",
-            returns="[..., 1, 1, E]",
         )
-        for attention, parameters in (
-            (
-                AdditiveAttention,
-                {
-                    "query.kernel": "[F, F]",
-                    "key.kernel": "[E, F]",
-                    "key.bias": "[F]",
-                    "vector": "[1, F]",
-                },
-            ),
-            (MultiplicativeAttention, {"query.kernel": "[F, E]"}),
-        )
+        for attention, parameters in {
+            recurrent.AdditiveAttention: "query.kernel: [F, F], key.kernel: [E, F], key.bias: [F], "
+            "vector: [1, F]",
+            recurrent.MultiplicativeAttention: "query.kernel: [F, E]",
+        }.items()
     },
     "BahdanauStep": module(
-        lambda rngs: BahdanauStep(D, F, C, cell=CELLS["gru"], rngs=rngs),
-        lambda module, state, token, context: module(
-            module.start(state), token, lambda state: context
-        ),
-        state="[..., F]",
-        token="[..., D]",
-        context="[..., C]",
-        returns=("[..., F]", "[..., F + D + C]"),
+        lambda rngs: recurrent.BahdanauStep(D, F, C, cell=recurrent.CELLS["gru"], rngs=rngs),
+        "state: [..., F], token: [..., D], context: [..., C] -> [..., F], [..., F + D + C]",
+        step_after_start,
     ),
     "LuongStep": module(
-        lambda rngs: LuongStep(D, F, C, cell=CELLS["lstm"], rngs=rngs),
-        lambda module, state, token, context: module(
-            module.start(state), token, lambda state: context
-        ),
-        state="[..., F]",
-        token="[..., D]",
-        context="[..., C]",
+        lambda rngs: recurrent.LuongStep(D, F, C, cell=recurrent.CELLS["lstm"], rngs=rngs),
+        "state: [..., F], token: [..., D], context: [..., C]",
+        step_after_start,
         returns=((("[..., F]", "[..., F]"), "[..., F]"), "[..., F]"),
     ),
     "RecurrentLayer": layer(
-        lambda rngs: RecurrentLayer(D, hidden=F, rngs=rngs),
-        parameters={
-            "gate.kernel": "[D, F]",
-            "gate.bias": "[F]",
-            "candidate.kernel": "[D, F]",
-            "candidate.bias": "[F]",
-            "output.kernel": "[F, D]",
-            "output.bias": "[D]",
-        },
-        inputs="[..., T, D]",
-        lengths="int32 [...]",
-        returns=FEATURES,
+        lambda rngs: modules.RecurrentLayer(D, hidden=F, rngs=rngs),
+        "inputs: [..., T, D], lengths: int32 [...] -> features: [..., T, D]",
+        parameters="gate.kernel: [D, F], gate.bias: [F], candidate.kernel: [D, F], "
+        "candidate.bias: [F], output.kernel: [F, D], output.bias: [D]",
     ),
     "RecurrentLayer: cache": layer(
-        lambda rngs: RecurrentLayer(D, hidden=F, rngs=rngs),
-        inputs="[..., T, D]",
-        cache="[..., F]",
-        returns=FEATURES | {"cache": "[..., F]"},
+        lambda rngs: modules.RecurrentLayer(D, hidden=F, rngs=rngs),
+        "inputs: [..., T, D], cache: [..., F] -> features: [..., T, D], cache: [..., F]",
     ),
     "RecurrentEncoderDecoder": module(
         recurrent_translator,
-        lambda model, source, target: model(
-            source,
-            target,
-            source_mask=None,
-            encoder_mask=None,
-            returning=("logsumexp", "hidden_states"),
-        ),
-        source="int32 [..., S]",
-        target="int32 [..., T]",
+        "source: int32 [..., S], target: int32 [..., T]",
+        source_mask=None,
+        encoder_mask=None,
+        returning=("logsumexp", "hidden_states"),
         returns={
             "logits": "[..., T, V]",
             "features": "[..., T, F + D + 2*F]",
@@ -711,21 +537,6 @@ RECURRENT = {
             },
         },
     ),
-    **{
-        f"RecurrentEncoderDecoder: {cell}, {attention} attention": module(
-            lambda rngs, cell=cell, attention=attention: recurrent_translator(
-                rngs, cell=cell, attention=attention
-            ),
-            lambda model, source, target: model(
-                source, target, source_mask=None, encoder_mask=None
-            ),
-            source="int32 [..., S]",
-            target="int32 [..., T]",
-            returns={"logits": "[..., T, V]"},
-        )
-        for cell in CELLS
-        for attention in ATTENTIONS
-    },
 }
 
 # The parameters that a language model has by its positions; its layers share them.
@@ -742,7 +553,7 @@ def test_shapes(name):
     check(SHAPES[name])
 
 
-@pytest.mark.parametrize("name", POSITIONS)
+@pytest.mark.parametrize("name", modules.POSITIONS)
 def test_parameters_of_positions(name):
     plain, model = (
         select_parameters(

@@ -13,30 +13,13 @@ import pytest
 from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
 import attention
-from attention import (
-    Dropout,
-    ShardedAttention,
-    additive_attention,
-    attend,
-    dot_product_attention,
-    empty_cache,
-    full_cache,
-    grouped_query,
-    masks,
-    merge_attention,
-    multi_head,
-    ring_attend,
-    rotary,
-    scaled_dot_product,
-    scores,
-    sinusoidal,
-    zigzag_order,
-)
+from attention import attend, dot_product_attention, empty_cache, full_cache, masks, rotary, scores
 from attention.primitives.additive import additive_scores
 from attention.primitives.arguments import RETURNING
 from tests.shapes.shapes import SIZE, check, shapes
 
-INPUTS = {"query": "[..., T, N, H]", "key": "[..., S, K, H]", "value": "[..., S, K, Hv]"}
+INPUTS = "query: [..., T, N, H], key: [..., S, K, H], value: [..., S, K, Hv]"
+NARROW = INPUTS.replace("[", "bfloat16 [")
 OUTPUT = "[..., T, N, Hv]"
 WEIGHTS = (OUTPUT, {"weights": "[..., N, T, S]"})
 RESULTS = {
@@ -55,10 +38,10 @@ CACHE = {
     "positions": "int32 [..., S]",
 }
 ONE_DEVICE = AbstractMesh((1,), ("sequence",), axis_types=(AxisType.Auto,))
-PIECE = {"lengths": "int32 [...]", "key": "[..., T, K, H]", "value": "[..., T, K, Hv]"}
+PIECE = "lengths: int32 [...], key: [..., T, K, H], value: [..., T, K, Hv]"
 
 
-def masked(make, /, **arrays):
+def masked(make, arrays="", /):
     """Line of attention with `make(**arrays)` as its mask; queries follow the keys before them."""
 
     def function(query, key, value, **arrays):
@@ -66,16 +49,16 @@ def masked(make, /, **arrays):
         mask = make(**arrays)
         return attend(query, key, value, mask=mask, positions=positions, returning=("weights",))
 
-    return shapes(function, **INPUTS, **arrays, returns=WEIGHTS)
+    return shapes(function, f"{INPUTS}, {arrays}", returns=WEIGHTS)
 
 
-def scored(make, /, **arrays):
+def scored(make, arrays="", /):
     """Line of attention with the score function `make(**arrays)`."""
 
     def function(query, key, value, **arrays):
         return attend(query, key, value, score=make(**arrays), returning=("weights",))
 
-    return shapes(function, **INPUTS, **arrays, returns=WEIGHTS)
+    return shapes(function, f"{INPUTS}, {arrays}", returns=WEIGHTS)
 
 
 def by_token(array):
@@ -89,236 +72,196 @@ def cache_of(lengths, **options):
     return empty_cache(lengths.shape, SIZE.S, **sizes, **options).advance(0, lengths)
 
 
+def view_after_piece(size):
+    """Results of `Cache.extend`: the new cache, and a view of this number of keys."""
+    view = {
+        "key": f"[..., {size}, K, H]",
+        "value": f"[..., {size}, K, Hv]",
+        "positions": ("int32 [..., T]", f"int32 [..., {size}]"),
+        "nonfinite_keys": f"bool [..., {size}, K]",
+    }
+    return CACHE, view
+
+
 SHAPES = {
     # One head, many heads, groups of heads.
     "scaled_dot_product": shapes(
-        scaled_dot_product,
-        query="[T, H]",
-        key="[S, H]",
-        value="[S, Hv]",
-        allowed="bool [T, S]",
-        returns=("[T, Hv]", "[T, S]", "[T]"),
+        attention.scaled_dot_product,
+        "query: [T, H], key: [S, H], value: [S, Hv], allowed: bool [T, S] -> [T, Hv], [T, S], [T]",
     ),
     "multi_head": shapes(
-        multi_head,
-        query="[T, N, H]",
-        key="[S, N, H]",
-        value="[S, N, Hv]",
-        allowed="bool [N, T, S]",
-        returns=("[T, N, Hv]", "[N, T, S]", "[N, T]"),
+        attention.multi_head,
+        "query: [T, N, H], key: [S, N, H], value: [S, N, Hv], allowed: bool [N, T, S] "
+        "-> [T, N, Hv], [N, T, S], [N, T]",
     ),
     "grouped_query": shapes(
-        grouped_query,
-        query="[T, N, H]",
-        key="[S, K, H]",
-        value="[S, K, Hv]",
-        allowed="bool [T, S]",
-        returns=("[T, N, Hv]", "[N, T, S]", "[N, T]"),
+        attention.grouped_query,
+        "query: [T, N, H], key: [S, K, H], value: [S, K, Hv], allowed: bool [T, S] "
+        "-> [T, N, Hv], [N, T, S], [N, T]",
     ),
     # A batch: the public function, its results and options.
-    "attend": shapes(attend, **INPUTS, returns=OUTPUT),
+    "attend": shapes(attend, f"{INPUTS} -> {OUTPUT}"),
     "attend: results": shapes(
-        partial(attend, returning=RETURNING), **INPUTS, returns=(OUTPUT, RESULTS)
+        partial(attend, returning=RETURNING), INPUTS, returns=(OUTPUT, RESULTS)
     ),
-    "attend: mask per example": shapes(
-        attend, **INPUTS, mask="bool [..., 1, T, S]", returns=OUTPUT
-    ),
-    "attend: mask per head": shapes(attend, **INPUTS, mask="bool [..., N, T, S]", returns=OUTPUT),
+    "attend: mask per example": shapes(attend, f"{INPUTS}, mask: bool [..., 1, T, S] -> {OUTPUT}"),
+    "attend: mask per head": shapes(attend, f"{INPUTS}, mask: bool [..., N, T, S] -> {OUTPUT}"),
     "attend: bfloat16": shapes(
         partial(attend, returning=("weights", "logsumexp")),
-        query="bfloat16 [..., T, N, H]",
-        key="bfloat16 [..., S, K, H]",
-        value="bfloat16 [..., S, K, Hv]",
-        returns=(
-            "bfloat16 [..., T, N, Hv]",
-            {"weights": "[..., N, T, S]", "logsumexp": "[..., N, T]"},
-        ),
+        NARROW,
+        returns=(f"bfloat16 {OUTPUT}", {"weights": "[..., N, T, S]", "logsumexp": "[..., N, T]"}),
     ),
-    "attend: scale": shapes(attend, **INPUTS, scale="[]", returns=OUTPUT),
-    "attend: heads": shapes(attend, **INPUTS, heads="int32 [N]", returns=OUTPUT),
+    "attend: dtypes of its own for key and value": shapes(
+        attend,
+        "query: bfloat16 [..., T, N, H], key: [..., S, K, H], value: float16 [..., S, K, Hv] "
+        "-> bfloat16 [..., T, N, Hv]",
+    ),
+    "attend: scale": shapes(attend, f"{INPUTS}, scale: [] -> {OUTPUT}"),
+    "attend: heads": shapes(attend, f"{INPUTS}, heads: int32 [N] -> {OUTPUT}"),
     "attend: positions": shapes(
-        attend, **INPUTS, positions=("int32 [..., T]", "int32 [..., S]"), returns=OUTPUT
+        lambda t, s, **inputs: attend(**inputs, positions=(t, s)),
+        f"{INPUTS}, t: int32 [..., T], s: int32 [..., S] -> {OUTPUT}",
     ),
     "attend: a view of a cache": shapes(
         lambda query, key, value: attend(query, full_cache(key, value).view()),
-        **INPUTS,
-        returns=OUTPUT,
+        f"{INPUTS} -> {OUTPUT}",
     ),
-    "attend: bias": shapes(attend, **INPUTS, bias="[..., N, T, S]", returns=OUTPUT),
+    "attend: bias": shapes(attend, f"{INPUTS}, bias: [..., N, T, S] -> {OUTPUT}"),
     "attend: tiles": shapes(
         partial(attend, implementation="tiled", tile_sizes=(2, 3), returning=("logsumexp",)),
-        **INPUTS,
+        INPUTS,
         returns=(OUTPUT, {"logsumexp": "[..., N, T]"}),
     ),
     "attend: no keys": shapes(
         partial(attend, returning=("weights",)),
-        query="[..., T, N, H]",
-        key="[..., 0, K, H]",
-        value="[..., 0, K, Hv]",
+        "query: [..., T, N, H], key: [..., 0, K, H], value: [..., 0, K, Hv]",
         returns=(OUTPUT, {"weights": "[..., N, T, 0]"}),
     ),
     "Dropout": shapes(
-        lambda rng, **inputs: attend(**inputs, dropout=Dropout(rng, 0.1)),
-        **INPUTS,
-        rng="key [...]",
-        returns=OUTPUT,
+        lambda rng, **inputs: attend(**inputs, dropout=attention.Dropout(rng, 0.1)),
+        f"{NARROW}, rng: key [...] -> bfloat16 {OUTPUT}",
     ),
     "additive_attention": shapes(
-        partial(additive_attention, returning=RETURNING),
-        **INPUTS,
-        vector="[N, H]",
+        partial(attention.additive_attention, returning=RETURNING),
+        f"{INPUTS}, vector: [N, H]",
         returns=(OUTPUT, RESULTS),
     ),
     "additive_scores": shapes(
         additive_scores,
-        query="[..., T, N, H]",
-        key="[..., S, K, H]",
-        vector="[N, H]",
-        returns="[..., N, T, S]",
+        "query: [..., T, N, H], key: [..., S, K, H], vector: [N, H] -> [..., N, T, S]",
     ),
     "merge_attention": shapes(
-        merge_attention,
-        partials=[("[..., T, N, Hv]", "[..., N, T]")] * 3,
-        returns=(OUTPUT, "[..., N, T]"),
+        lambda output, logsumexp: attention.merge_attention([(output, logsumexp)] * 3),
+        "output: bfloat16 [..., T, N, Hv], logsumexp: [..., N, T] "
+        "-> bfloat16 [..., T, N, Hv], [..., N, T]",
     ),
     "ShardedAttention": shapes(
-        lambda query, key, value: ShardedAttention(ONE_DEVICE, by_token(query))(
+        lambda query, key, value: attention.ShardedAttention(ONE_DEVICE, by_token(query))(
             query, key, value, returning=("logsumexp", "largest_score")
         ),
-        **INPUTS,
+        INPUTS,
         returns=(OUTPUT, {name: RESULTS[name] for name in ("logsumexp", "largest_score")}),
     ),
     "ring_attend": shapes(
         lambda query, key, value: jax.shard_map(
-            partial(ring_attend, axis_name="sequence"),
+            partial(attention.ring_attend, axis_name="sequence"),
             mesh=ONE_DEVICE,
             in_specs=by_token(query),
             out_specs=by_token(query),
         )(query, key, value),
-        **INPUTS,
-        returns=OUTPUT,
+        f"{INPUTS} -> {OUTPUT}",
     ),
     "zigzag_order": shapes(
-        lambda: jax.ShapeDtypeStruct((6,), zigzag_order(6, 3).dtype), returns="int32 [6]"
+        lambda: jax.ShapeDtypeStruct((6,), attention.zigzag_order(6, 3).dtype), "-> int32 [6]"
     ),
     # The arguments of jax.nn and flax.
-    "dot_product_attention": shapes(dot_product_attention, **INPUTS, returns=OUTPUT),
+    "dot_product_attention": shapes(dot_product_attention, f"{INPUTS} -> {OUTPUT}"),
     "dot_product_attention: all options": shapes(
         partial(
             dot_product_attention, is_causal=True, local_window_size=(2, 1), return_residual=True
         ),
-        **INPUTS,
-        bias="[..., N, T, S]",
-        mask="bool [..., 1, T, S]",
-        query_seq_lengths="int32 [...]",
-        key_value_seq_lengths="int32 [...]",
-        returns=(OUTPUT, "[..., T, N]"),
+        f"{INPUTS}, bias: [..., N, T, S], mask: bool [..., 1, T, S], "
+        "query_seq_lengths: int32 [...], key_value_seq_lengths: int32 [...] "
+        f"-> {OUTPUT}, [..., T, N]",
     ),
     # Masks: a predicate on positions, with arrays of any batch axes.
     "masks: a predicate": shapes(
-        lambda query, key: masks.causal()(query, key),
-        query="int32 [T, 1]",
-        key="int32 [1, S]",
-        returns="bool [T, S]",
+        masks.causal(),
+        "query_position: int32 [T, 1], key_position: int32 [1, S] -> bool [T, S]",
     ),
     "masks.full": masked(masks.full),
     "masks.to_array": shapes(
         lambda segments, positions: masks.to_array(masks.segments(segments), positions, SIZE.S),
-        segments="int32 [..., S]",
-        positions="int32 [T]",
-        returns="bool [..., T, S]",
+        "segments: int32 [..., S], positions: int32 [T] -> bool [..., T, S]",
     ),
     "masks.causal": masked(masks.causal),
     "masks.window": masked(lambda: masks.window(2, after=1)),
     "masks.block": masked(lambda: masks.block(3)),
-    "masks.lengths": masked(masks.lengths, lengths="int32 [...]", query_lengths="int32 [...]"),
+    "masks.lengths": masked(masks.lengths, "lengths: int32 [...], query_lengths: int32 [...]"),
     "masks.segments": masked(
-        masks.segments, query_segments="int32 [..., S]", key_segments="int32 [..., S]"
+        masks.segments, "query_segments: int32 [..., S], key_segments: int32 [..., S]"
     ),
     "masks.cu_seqlens": masked(
-        masks.cu_seqlens, query_offsets="int32 [..., 3]", key_offsets="int32 [..., 3]"
+        masks.cu_seqlens, "query_offsets: int32 [..., 3], key_offsets: int32 [..., 3]"
     ),
-    "masks.prefix": masked(masks.prefix, length="int32 [...]"),
-    "masks.from_array": masked(masks.from_array, array="bool [..., N, S, S]"),
+    "masks.prefix": masked(masks.prefix, "length: int32 [...]"),
+    "masks.from_array": masked(masks.from_array, "array: bool [..., N, S, S]"),
     "masks.from_function": masked(
         lambda groups: masks.from_function(lambda q, k, groups: groups[q] == groups[k], groups),
-        groups="int32 [S]",
+        "groups: int32 [S]",
     ),
     "masks: &, | and ~": masked(
         lambda lengths: masks.causal() & masks.lengths(lengths) | ~masks.window(1),
-        lengths="int32 [...]",
+        "lengths: int32 [...]",
     ),
     # Score functions.
-    "scores.alibi": scored(scores.alibi, slopes="[N]"),
-    "scores.alibi_slopes": shapes(lambda: scores.alibi_slopes(SIZE.N), returns="[N]"),
-    "scores.relative_bias": scored(scores.relative_bias, table="[..., N, 6]"),
+    "scores.alibi": scored(scores.alibi, "slopes: [N]"),
+    "scores.alibi_slopes": shapes(lambda: scores.alibi_slopes(SIZE.N), "-> [N]"),
+    "scores.relative_bias": scored(scores.relative_bias, "table: [..., N, 6]"),
     "scores.softcap": scored(lambda: scores.softcap(5.0)),
-    "scores.bias_array": scored(scores.bias_array, array="[..., N, T, S]"),
-    "scores.attention_sinks": scored(scores.attention_sinks, logits="[N]"),
+    "scores.bias_array": scored(scores.bias_array, "array: [..., N, T, S]"),
+    "scores.attention_sinks": scored(scores.attention_sinks, "logits: [N]"),
     "scores.from_function": scored(
         lambda slopes: scores.from_function(
             lambda score, q, k, head, slopes: score - slopes[head] * abs(q - k).astype(score.dtype),
             slopes,
         ),
-        slopes="[N]",
+        "slopes: [N]",
     ),
     # The cache of decoding. A piece of T tokens is written to S slots.
-    "empty_cache": shapes(lambda lengths: cache_of(lengths), lengths="int32 [...]", returns=CACHE),
-    "full_cache": shapes(full_cache, key="[..., S, K, H]", value="[..., S, K, Hv]", returns=CACHE),
+    "empty_cache": shapes(cache_of, "lengths: int32 [...]", returns=CACHE),
+    "full_cache": shapes(full_cache, "key: [..., S, K, H], value: [..., S, K, Hv]", returns=CACHE),
     "Cache": shapes(
         lambda lengths, key, value: cache_of(lengths).extend(key, value),
-        **PIECE,
-        returns=(
-            CACHE,
-            {
-                "key": "[..., S, K, H]",
-                "value": "[..., S, K, Hv]",
-                "positions": ("int32 [..., T]", "int32 [..., S]"),
-                "nonfinite_keys": "bool [..., S, K]",
-            },
-        ),
+        PIECE,
+        returns=view_after_piece("S"),
     ),
     "Cache: a ring": shapes(
         lambda lengths, key, value: cache_of(lengths, ring=True).extend(key, value),
-        **PIECE,
-        returns=(
-            CACHE,
-            {
-                "key": "[..., S + T, K, H]",
-                "value": "[..., S + T, K, Hv]",
-                "positions": ("int32 [..., T]", "int32 [..., S + T]"),
-                "nonfinite_keys": "bool [..., S + T, K]",
-            },
-        ),
+        PIECE,
+        returns=view_after_piece("S + T"),
     ),
     "Cache: next_positions": shapes(
         lambda lengths: cache_of(lengths).next_positions(SIZE.T),
-        lengths="int32 [...]",
-        returns="int32 [..., T]",
+        "lengths: int32 [...] -> int32 [..., T]",
     ),
     "Cache: gather_rows": shapes(
         lambda lengths: cache_of(lengths).gather_rows(lambda array: array[::-1]),
-        lengths="int32 [B]",
-        returns={"key": "[B, S, K, H]", "value": "[B, S, K, Hv]", "lengths": "int32 [B]"},
+        "lengths: int32 [B] -> key: [B, S, K, H], value: [B, S, K, Hv], lengths: int32 [B]",
     ),
     # Positions.
     "sinusoidal": shapes(
-        lambda positions: sinusoidal(positions, SIZE.D),
-        positions="int32 [..., T]",
-        returns="[..., T, D]",
+        lambda positions: attention.sinusoidal(positions, SIZE.D),
+        "positions: int32 [..., T] -> [..., T, D]",
     ),
     "rotary": shapes(
         rotary,
-        vectors="bfloat16 [..., T, N, H]",
-        positions="int32 [..., T]",
-        returns="bfloat16 [..., T, N, H]",
+        "vectors: bfloat16 [..., T, N, H], positions: int32 [..., T] -> bfloat16 [..., T, N, H]",
     ),
     **{
         name: shapes(
-            lambda vectors, positions, scaling=scaling: rotary(vectors, positions, scaling=scaling),
-            vectors="[..., T, N, H]",
-            positions="int32 [..., T]",
-            returns="[..., T, N, H]",
+            partial(rotary, scaling=scaling),
+            "vectors: [..., T, N, H], positions: int32 [..., T] -> [..., T, N, H]",
         )
         for name, scaling in {
             "linear_scaling": attention.linear_scaling(2.0),

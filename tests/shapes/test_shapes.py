@@ -17,26 +17,22 @@ def transposed(rngs):
 @pytest.mark.parametrize(
     "line, sentence",
     [
-        (shapes(lambda x: x.T, x="[T, D]", returns="[T, D]"), r"the result should be \[T, D\]"),
-        (shapes(lambda x: x[0], x="[..., T, D]", returns="[..., D]"), r"should be \[..., D\]"),
+        (shapes(lambda x: x.T, "x: [T, D] -> [T, D]"), r"the result should be \[T, D\]"),
+        (shapes(lambda x: x[0], "x: [..., T, D] -> [..., D]"), r"should be \[..., D\]"),
         (
-            shapes(lambda x: {"mean": x.astype("bfloat16")}, x="[T]", returns={"mean": "[T]"}),
+            shapes(lambda x: {"mean": x.astype("bfloat16")}, "x: [T] -> mean: [T]"),
             r"\[mean\] should be \[T\], got bfloat16",
         ),
+        (shapes(lambda x: {"a": x, "b": x}, "x: [T] -> a: [T]"), r"\['a', 'b'\] for \['a'\]"),
         (
-            shapes(lambda x: {"a": x, "b": x}, x="[T]", returns={"a": "[T]"}),
-            r"\['a', 'b'\] for \['a'\]",
-        ),
-        (
-            module(transposed, parameters={"up.kernel": "[D, F]"}, inputs="[D]", returns="[D]"),
+            module(transposed, "inputs: [D] -> [D]", parameters="up.kernel: [D, F]"),
             r"has \['down.bias', 'down.kernel', 'up.bias', 'up.kernel'\], not",
         ),
         (
             module(
                 lambda rngs: nnx.Linear(SIZE.F, SIZE.D, use_bias=False, rngs=rngs),
-                parameters={"kernel": "[D, F]"},
-                inputs="[D]",
-                returns="[F]",
+                "inputs: [D] -> [F]",
+                parameters="kernel: [D, F]",
             ),
             r"\[kernel\] should be \[D, F\]",
         ),

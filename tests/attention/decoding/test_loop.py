@@ -1,14 +1,10 @@
-"""Continuous batching gives the answers of a batch; states of hypotheses and caches."""
+"""Continuous batching gives the answers of a batch; caches that are too small."""
 
-from typing import NamedTuple
-
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention import attend
 from attention.decoding import (
     GNMT,
     Beam,
@@ -25,7 +21,7 @@ from attention.decoding import (
 from attention.decoding.loop import DecodingLoop, run_in_slots
 from attention.primitives.cache import Constant, empty_cache
 from tests.attention.decoding.markov import BOS, END, SourceModel, random_table
-from tests.attention.primitives.inputs import draw, jitted
+from tests.attention.primitives.inputs import jitted
 
 Q, V = 37, 7  # 17 slots admit two rows at once, which do not divide 37
 STOPPING = StoppingCriteria(9, END)
@@ -119,34 +115,8 @@ def test_step_that_closes_over_all_rows_is_refused():
         run(prefill, ROWS, 1, lambda state, tokens: (TABLE[:, 0, 0], state))
 
 
-B, H = 3, 5
+B = 3
 FIRST = np.full(B, BOS, np.int32)
-
-
-@pytest.mark.parametrize(("size", "ring"), [(11, False), (5, True)], ids=["growing", "ring"])
-def test_gather_rows_of_a_cache_equals_gathering_plain_arrays(size, ring):
-    embedding, output = draw((V, H), (H, V))
-
-    def attending(state, tokens):
-        key = jnp.asarray(embedding)[tokens][:, None, None]
-        cache, view = state.extend(key, key)
-        return 3 * attend(key, view)[:, 0, 0] @ output, cache
-
-    class Plain(NamedTuple):
-        leaves: list
-
-    def plain(state, tokens):
-        logits, cache = attending(jax.tree.unflatten(structure, state.leaves), tokens)
-        return logits, Plain(jax.tree.leaves(cache))
-
-    cache = empty_cache((B,), size, num_kv_heads=1, head_width=H, ring=ring)
-    leaves, structure = jax.tree.flatten(cache)
-    options = np.array([4, 5, 6], np.int32), Beam(4, 2), StoppingCriteria(9, END)
-    both = jitted(
-        lambda: (decode(attending, cache, *options), decode(plain, Plain(leaves), *options))
-    )()
-    chex.assert_trees_all_equal(*both)
-    assert len(np.unique(both[0].tokens)) > 3
 
 
 @pytest.mark.parametrize("strategy", [Greedy(), Beam(2)], ids=str)

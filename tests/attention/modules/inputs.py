@@ -20,7 +20,6 @@ from attention.modules import (
     TransformerConfig,
 )
 from attention.modules.recurrent import RecurrentEncoderDecoder
-from attention.testing import find_leaks
 from tests.attention.primitives.inputs import jitted
 
 Module = TypeVar("Module", bound=nnx.Module)
@@ -142,15 +141,6 @@ def assert_close(ours: np.ndarray, theirs: np.ndarray, tolerance: float = 1e-4) 
     np.testing.assert_allclose(ours, theirs, rtol=tolerance, atol=tolerance)
 
 
-def assert_no_leaks(
-    function: Callable[[Array], Array], inputs: np.ndarray, may_see: Any, **options: Any
-) -> None:
-    """Assert that outputs depend on exactly the positions that `may_see` allows."""
-    report = find_leaks(function, inputs, may_see, **{"vocab_size": DIMS["V"][0]} | options)
-    report.raise_if_failed()
-    assert not report.blind_spots
-
-
 @jitted
 def call(module: Callable[..., Any], *inputs: object, **options: object) -> Any:
     """Call a module in one program: each of its operations would be compiled alone."""
@@ -167,15 +157,6 @@ def logits_of(
     """Return logits `[B, T, V]` for sources of these lengths."""
     mask = masks.lengths(lengths)
     return model(source, target, source_mask=mask, encoder_mask=mask, rng=rng).logits
-
-
-def assert_no_leaks_in_translations(model: EncoderDecoder | RecurrentEncoderDecoder) -> None:
-    """Assert that logits depend on the valid source tokens and the earlier target tokens alone."""
-    source, target = tokens(B, S, seed=1), tokens(B, T, seed=2)
-    valid = np.broadcast_to(np.arange(S) < LENGTHS[:, None, None], (B, T, S))
-    assert_no_leaks(lambda source: logits_of(model, source, target, LENGTHS), source, valid)
-    earlier = np.tri(T, dtype=bool)
-    assert_no_leaks(lambda target: logits_of(model, source, target, LENGTHS), target, earlier)
 
 
 translate = jitted(logits_of)

@@ -160,14 +160,10 @@ def test_projections_start_with_variance_one_over_their_inputs():
 
 
 ERRORS = {
-    "precision must be one of default, .*got 'hihg'": lambda: run(attention(precision="hihg")),
     "a function that returns a score function, got a Soft": lambda: attention(
         score=scores.softcap(3.0)
     ),
     "cross-attention needs an encoder_output": lambda: run(cross_attention()),
-    r"pass score=scores.bias_array\(array\)": lambda: run(
-        attention(), context=Context(mask=np.zeros((T, T), np.float32))
-    ),
 }
 
 

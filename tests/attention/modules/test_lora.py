@@ -11,14 +11,12 @@ import pytest
 from flax import nnx
 
 from attention.modules import (
-    FeedForward,
     LanguageModel,
     TransformerConfig,
     apply_lora,
     label_parameters,
     linear,
     lora_factors,
-    name_axis,
     select_parameters,
 )
 from tests.attention.primitives.inputs import draw, jitted
@@ -83,13 +81,6 @@ TREES = {
     "dict": lambda: nnx.to_pure_dict(nnx.state(model())),
 }
 every_tree = pytest.mark.parametrize("tree", TREES)
-
-
-def test_named_axes_are_not_inputs():
-    make = jax.vmap(lambda key: FeedForward(8, 16, rngs=nnx.Rngs(key)))
-    experts = name_axis(make(jax.random.split(jax.random.key(0), 3)), "experts")
-    factors = lora_factors(experts, "up.kernel", rank=2, rng=jax.random.key(1))["up.kernel"]
-    assert (factors.down.shape, factors.up.shape) == ((3, 8, 2), (3, 2, 16))
 
 
 class TestPaths:

@@ -1,4 +1,4 @@
-"""dtype of parameters, computation and caches; axis names; lowering for every platform."""
+"""dtype of parameters, computation and caches; axis names."""
 
 import re
 
@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from jax import export
 
 from attention.modules import (
     FeedForward,
@@ -34,7 +33,6 @@ from tests.attention.modules.inputs import (
 )
 
 D, F, H = DIMS["DFH"]
-PLATFORMS = ("cpu", "cuda", "tpu")
 BFLOAT16 = {"dtype": "bfloat16", "positions": "relative", "softcap": 20.0, "qk_norm": "rms"}
 SOURCE, TARGET = tokens(B, S, seed=1), tokens(B, T)
 
@@ -154,12 +152,3 @@ def test_activations_are_constrained_by_name():
     assert found == {("batch", "sequence", "kv_heads", "head")}
     jax.eval_shape(lambda: classifier()(SOURCE, constrain=constrain))
     assert ("batch", "classes") in found
-
-
-@pytest.mark.parametrize("function", [translate, jax.grad(lambda *given: translate(*given).mean())])
-def test_lowers_for_every_platform(function):
-    layers = {"encoder_layers": 1, "decoder_layers": 1}
-    model = small_translator(dropout=0.1, attention_dropout=0.1, **layers)
-    inputs = model, SOURCE, TARGET, LENGTHS, jax.random.key(0)
-    exported = export.export(jax.jit(function), platforms=PLATFORMS)(*inputs)
-    assert exported.platforms == PLATFORMS

@@ -18,7 +18,6 @@ from attention.modules.recurrent import (
     RecurrentConfig,
     RecurrentEncoderDecoder,
 )
-from attention.primitives.cache import Constant
 from tests.attention.modules import inputs
 from tests.attention.modules.inputs import (
     DIMS,
@@ -26,7 +25,6 @@ from tests.attention.modules.inputs import (
     B,
     S,
     T,
-    assert_no_leaks_in_translations,
     double,
     filled,
     project,
@@ -182,11 +180,6 @@ def test_gradient_is_finite_with_an_empty_source_and_padding_of_nan(kind):
         assert np.abs(slopes).max() > 1e-6, jax.tree_util.keystr(path)
 
 
-@every_model
-def test_logits_depend_on_valid_and_earlier_tokens_of_their_row_alone(kind):
-    assert_no_leaks_in_translations(small(kind))
-
-
 class TestCache:
     """Cached decoding equals the full pass."""
 
@@ -275,15 +268,6 @@ class TestDecodingProtocol:
             expected = whole.attention[0]["cross_attention"]["weights"]
             assert_close(weights[:, :, 0, 0], jnp.moveaxis(expected[:, 0], 1, 0))
         assert not small(kind).is_prompted
-
-    @every_model
-    def test_state_has_rows_in_front_and_shares_the_encoder_output(self, kind):
-        state = jax.eval_shape(prefill, small(kind))
-        chex.assert_tree_shape_prefix(state, (B,))
-        leaves = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, Constant))
-        others = [leaf for leaf in leaves if not isinstance(leaf, Constant)]
-        assert len(leaves) == len(others) + 2
-        assert all(S not in leaf.shape for leaf in others)
 
     def test_keys_are_computed_once(self, monkeypatch):
         model = small("additive")

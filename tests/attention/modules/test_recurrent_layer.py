@@ -135,27 +135,6 @@ def hybrid():
     return language_model(positions="none", decoder_layers=6, per_layer=per_layer)
 
 
-def test_steps_of_a_hybrid_after_a_ragged_prompt_equal_the_full_pass():
-    model = hybrid()
-    inputs, prompt_lengths = tokens(B, T, seed=4), np.array([3, 1, 2])
-    rows, places = np.arange(B), prompt_lengths[None] - 1 + np.arange(3)[:, None]
-
-    @jitted
-    def decode(model):
-        state, first = model.prefill(inputs[:, :3], prompt_lengths, max_tokens=T)
-
-        def step(state, token):
-            output, state = model.step(state, token)
-            return state, output.logits
-
-        return first, jax.lax.scan(step, state, inputs[rows, places])[1]
-
-    first, logits = decode(model)
-    np.testing.assert_array_equal(first, inputs[rows, places[0]])
-    whole = jitted(model)(inputs).logits
-    assert_close(logits, whole[rows, places], tolerance=1e-4)
-
-
 def test_packed_texts_of_a_hybrid_equal_separate_texts():
     model, inputs = hybrid(), tokens(B, T, seed=4)
     positions = np.array([0, 1, 2, 0, 1])

@@ -10,7 +10,7 @@ import pytest
 from jax.test_util import check_grads
 
 from attention import Dropout, attend, masks, scores
-from attention.primitives.arguments import RETURNING, check_arguments
+from attention.primitives.arguments import check_arguments
 from attention.primitives.dot_product import attend_by_definition
 from attention.primitives.numerics import softmax
 from attention.primitives.tiled import attend_in_tiles
@@ -81,22 +81,6 @@ def test_fully_masked_rows_are_zero_with_nonfinite_inputs(dtype, number, impleme
     assert not weights.any()
     assert np.isneginf(logsumexp).all()
     assert not any(array.any() for array in jax.tree.leaves(derivatives))
-
-
-@with_implementations
-@pytest.mark.parametrize("number", [np.nan, np.inf])
-@pytest.mark.parametrize("where", ["key", "value"])
-def test_masked_nan_has_the_bits_of_zero(where, number, implementation):
-    """Of one head and of one column, in results, tangents and gradients."""
-    mask = CAUSAL & (np.arange(S) != 1)
-    with_nan = changed(BATCH[where], (0, 1, 0), number)
-    with_nan = changed(with_nan, np.s_[0, 1, :, 3], number)
-    clean = np.where(np.isfinite(with_nan), with_nan, np.float32(0))
-    found, expected = (
-        everything(**BATCH | {where: array}, mask=mask, implementation=implementation)
-        for array in (with_nan, clean)
-    )
-    chex.assert_trees_all_equal(found, expected)
 
 
 @with_implementations
@@ -199,17 +183,6 @@ def test_precision_of_products(precision, implementation):
     for equation in products_of_attend("float32", implementation, "cpu", precision=precision):
         given = equation.params["precision"] or (jax.lax.Precision.DEFAULT,) * 2
         assert set(given) == {expected}
-
-
-@with_implementations
-def test_returning_more_never_changes_the_output(implementation):
-    """`returning` is any collection."""
-    inputs = query_key_value((B,), "bfloat16")
-    options = {"mask": masks.causal(), "positions": POSITIONS, "dropout": DROPOUT}
-    run = functools.partial(attend, **options, **in_tiles(implementation, 2, 2))
-    output, extras = jax.jit(functools.partial(run, returning=[*RETURNING]))(*inputs)
-    assert {*extras} == {*RETURNING}
-    np.testing.assert_array_equal(output, jax.jit(run)(*inputs))
 
 
 def test_softmax_passes_no_nan_through_a_weight_of_zero():

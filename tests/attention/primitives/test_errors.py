@@ -140,10 +140,3 @@ WRONG_PARTIALS = [[], [partial(T), partial(T + 1)], [(zeros(T, N, Hv), zeros(T, 
 def test_wrong_parts_raise(error, words, make):
     with pytest.raises(error, match=re.escape(words)):
         make()
-
-
-def test_mask_may_be_larger_than_the_inputs_with_explicit_positions():
-    whole = masks.from_array(np.tri(50, 60, dtype=bool))
-    output = attend(*query_key_value(), mask=whole, positions=(ROWS + 2, COLUMNS))
-    expected = attend(*query_key_value(), mask=masks.causal(), positions=(ROWS + 2, COLUMNS))
-    np.testing.assert_array_equal(output, expected)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attention import Dropout, attend, explain_attend, masks, scores
+from attention import Dropout, attend, masks, scores
 from attention.testing import check_attention
 from tests.attention.primitives.inputs import changed, draw, jitted
 
@@ -142,13 +142,6 @@ def test_second_derivative_raises(derivative):
     gradient = jax.grad(lambda query: attend_by_tokamax(query, *INPUTS[1:]).sum())
     with pytest.raises(NotImplementedError, match="use implementation='tiled'"):
         derivative(gradient)(INPUTS[0])
-
-
-@pytest.mark.parametrize("platform", ["cpu", "cuda", "tpu"])
-def test_never_the_default(platform):
-    choice = explain_attend(*INPUTS, platform=platform)
-    assert not choice.implementation.name.startswith("tokamax")
-    assert "not tokamax: chosen by name only" in str(choice)
 
 
 def test_import_of_attention_does_not_import_tokamax():

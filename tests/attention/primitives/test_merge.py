@@ -99,10 +99,3 @@ def test_nan_in_one_set_gives_masked_keys_of_another_zero_gradients():
     for gradient in (d_key, d_value):
         assert not gradient[:, -1].any()
         chex.assert_tree_all_finite(gradient[1])
-
-
-def test_merge_keeps_the_dtype_of_the_output():
-    output, logsumexp = run_whole(*INPUTS, np.array([7, 4]))
-    found = run_merge([(output.astype(jnp.bfloat16), logsumexp)] * 2)
-    assert found[0].dtype == jnp.bfloat16
-    assert found[1].dtype == jnp.float32

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import attention
 from attention import rotary, sinusoidal
 from attention.primitives.positions import SCALINGS
 from tests.attention.primitives.inputs import draw
@@ -51,26 +50,6 @@ def test_large_positions_have_the_precision_of_float32():
 rotate = jax.jit(rotary)
 
 
-def rotated_by_loops(vectors, positions):
-    """Rotate the plane of entries i and i + H/2 by position / 10000^(2i/H)."""
-    rotated = np.zeros(vectors.shape)
-    half = vectors.shape[-1] // 2
-    for t, n, i in np.ndindex(*vectors.shape[:-1], half):
-        angle = positions[t] / 10_000 ** (i / half)
-        x, y = vectors[t, n, i], vectors[t, n, i + half]
-        rotated[t, n, i] = x * math.cos(angle) - y * math.sin(angle)
-        rotated[t, n, i + half] = x * math.sin(angle) + y * math.cos(angle)
-    return rotated
-
-
-def test_rotary_is_a_rotation_of_each_plane():
-    (vectors,) = draw((5, 3, 14))
-    positions = np.array([0, 1, 2, 50, 7])
-    expected = rotated_by_loops(np.asarray(vectors, np.float64), positions)
-    np.testing.assert_allclose(rotate(vectors, positions), expected, atol=2e-5)
-    np.testing.assert_array_equal(rotate(vectors, positions)[0], vectors[0])
-
-
 def test_quarter_rotation():
     """The first plane rotates by one radian per position, so by a quarter at position π/2."""
     vectors = jnp.array([[[1.0, 2.0]]])
@@ -78,15 +57,14 @@ def test_quarter_rotation():
     np.testing.assert_allclose(quarter, [[[-2.0, 1.0]]], atol=1e-6)
 
 
-def test_rotary_of_a_batch_keeps_the_dtype():
+def test_rotary_of_a_batch():
     (vectors,) = draw((2, 5, 3, 14))
     positions = np.array([[0, 1, 2, 3, 4], [4, 3, 2, 1, 0]])
-    np.testing.assert_array_equal(rotate(vectors, positions)[1], rotate(vectors[1], positions[1]))
-    narrow = rotate(vectors.astype(jnp.bfloat16), positions)
-    assert narrow.dtype == jnp.bfloat16
-    np.testing.assert_allclose(
-        narrow.astype(jnp.float32), rotate(vectors, positions), atol=0.05, rtol=0.02
-    )
+    together, alone = rotate(vectors, positions), rotate(vectors[1], positions[1], 10_000.0)
+    np.testing.assert_array_equal(together[1], alone)
+    np.testing.assert_array_equal(together[0, 0], vectors[0, 0])
+    narrow = rotate(vectors.astype(jnp.bfloat16), positions).astype(jnp.float32)
+    np.testing.assert_allclose(narrow, together, atol=0.05, rtol=0.02)
 
 
 @pytest.mark.parametrize(
@@ -141,13 +119,16 @@ def test_scaled_frequencies_equal_the_papers(name):
     assert factor == (0.1 * math.log(FACTOR) + 1 if name == "yarn" else 1)
 
 
-def test_rotary_uses_scaled_frequencies():
+@pytest.mark.parametrize("name", ["none", "yarn"])
+def test_rotary_rotates_each_plane_by_its_frequency(name):
     (vectors,) = draw((5, 3, 2 * HALF))
-    yarn = attention.yarn_scaling(FACTOR, original_length=TRAINED)
+    scaling, factor = SCALINGS[name](FACTOR, TRAINED), 1
+    if name == "yarn":
+        factor = 0.1 * math.log(FACTOR) + 1
     positions = np.array([0, 1, 2, 50, 7])
-    angles = np.multiply.outer(positions, scaled_by_loops("yarn"))[:, None]
+    angles = np.multiply.outer(positions, scaled_by_loops(name))[:, None]
     pairs = np.asarray(vectors[..., :HALF]) + 1j * np.asarray(vectors[..., HALF:])
-    rotated = (0.1 * math.log(FACTOR) + 1) * pairs * np.exp(1j * angles)
-    ours = rotary(vectors, positions, BASE, yarn)
+    rotated = factor * pairs * np.exp(1j * angles)
+    ours = rotary(vectors, positions, BASE, scaling)
     np.testing.assert_allclose(ours[..., :HALF], rotated.real, atol=2e-5)
     np.testing.assert_allclose(ours[..., HALF:], rotated.imag, atol=2e-5)
