@@ -71,13 +71,14 @@ def _bytes_of(config: "TextFileData", split: str) -> Iterator[tuple[bytes | mmap
     try:
         if config.path:
             with path.open("rb") as file:
-                text = mmap(file.fileno(), 0, access=ACCESS_READ)
+                has_text = path.stat().st_size > 0  # an empty file cannot be mapped
+                text = mmap(file.fileno(), 0, access=ACCESS_READ) if has_text else b""
         else:
             text = toy_text(config).encode()
         yield text, *(int(len(text) * share) for share in cut)
     except FileNotFoundError:
         raise ValueError(f"data.path={path} is not there: name {KINDS}") from None
-    except (OSError, ValueError) as error:  # also of an empty file
+    except (OSError, ValueError) as error:
         raise ValueError(f"data.path={path} cannot be read as UTF-8 text: {error}") from None
 
 
