@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from functools import reduce
+from functools import partial, reduce
 from itertools import product
 from pathlib import Path
 from types import MappingProxyType
@@ -86,40 +86,37 @@ def define_flags() -> flags.FlagValues:
     """Return the flags of all modes, without values."""
     values = flags.FlagValues()
     values.set_gnu_getopt(True)  # flags of fields may be between
-
-    def text(name: str, help_text: str, default: str | None = None) -> None:
-        flags.DEFINE_string(name, default, help_text, values)
-
-    def number(name: str, help_text: str, least: int = 1, most: int | None = None) -> None:
-        flags.DEFINE_integer(name, None, help_text, least, most, values)
-
-    text("mode", "one of the modes above", "train")
-    files = f"a configuration below, NAME:tiny for its tiny form, or a path [{DEFAULT}]"
-    flags.DEFINE_multi_string("config", None, files, values)
-    text("workdir", "folder of the run; alone, it continues or uses the run that it contains")
-    text("cache", "folder of generated data and compiled programs", ".cache")
-    text("plugin", "Python file or module that registers datasets, tasks and the like")
-    flags.DEFINE_boolean(
-        "help", False, "this list, with --config its fields", values, short_name="h"
+    text = partial(flags.DEFINE_string, default=None, flag_values=values)
+    texts = partial(flags.DEFINE_multi_string, default=None, flag_values=values)
+    number = partial(flags.DEFINE_integer, default=None, lower_bound=1, flag_values=values)
+    switch = partial(flags.DEFINE_boolean, default=False, flag_values=values)
+    text("mode", default="train", help="one of the modes above")
+    texts(
+        "config", help=f"a configuration below, NAME:tiny for its tiny form, or a path [{DEFAULT}]"
     )
-    text("split", "the one split that is used")
-    text("against", "another workdir, to compare BLEU with (paired bootstrap)")
-    text("wandb", "Weights & Biases project that takes the metrics too")
-    text("weights", "folder of a released checkpoint, in place of a run")
-    sentence = "a sentence, in place of those of a split; may be given more than once"
-    flags.DEFINE_multi_string("sentence", None, sentence, values)
-    text("file", "a file of sentences, one a line, or of pairs with a tab between")
-    text("gold", "word alignments of the pairs of --file, one line for each, as 0-0 1-2 2p1")
-    number("gold_first", "number of the first word in --gold, 0 (the default) or 1", 0, 1)
-    number("layer", "the layer of a head that is drawn alone too, from 1 [the last one]")
-    number("head", "the head that is drawn alone too, from 1 [the first one]")
-    text("format", "text, or json with probabilities and alignments", "text")
-    text("seeds", "the seeds of the runs, as in 0,1,2")
-    text("beam", "options of Apache Beam, as in --runner=DirectRunner")
-    text("coordinator", "HOST:PORT, where process 0 of several listens; SLURM needs none")
-    number("num_processes", "with --coordinator; 1 for one process alone")
-    number("process_id", "with --coordinator: the number of this process, from 0", 0)
-    flags.DEFINE_boolean("profile", False, "write a trace of some steps to the workdir", values)
+    text("workdir", help="folder of the run; alone, it continues or uses the run that it contains")
+    text("cache", default=".cache", help="folder of generated data and compiled programs")
+    text("plugin", help="Python file or module that registers datasets, tasks and the like")
+    switch("help", help="this list, with --config its fields", short_name="h")
+    text("split", help="the one split that is used")
+    text("against", help="another workdir, to compare BLEU with (paired bootstrap)")
+    text("wandb", help="Weights & Biases project that takes the metrics too")
+    text("weights", help="folder of a released checkpoint, in place of a run")
+    texts("sentence", help="a sentence, in place of those of a split; may be given more than once")
+    text("file", help="a file of sentences, one a line, or of pairs with a tab between")
+    text("gold", help="word alignments of the pairs of --file, one line for each, as 0-0 1-2 2p1")
+    first = "number of the first word in --gold, 0 (the default) or 1"
+    number("gold_first", help=first, lower_bound=0, upper_bound=1)
+    number("layer", help="the layer of a head that is drawn alone too, from 1 [the last one]")
+    number("head", help="the head that is drawn alone too, from 1 [the first one]")
+    text("format", default="text", help="text, or json with probabilities and alignments")
+    text("seeds", help="the seeds of the runs, as in 0,1,2")
+    text("beam", help="options of Apache Beam, as in --runner=DirectRunner")
+    text("coordinator", help="HOST:PORT, where process 0 of several listens; SLURM needs none")
+    number("num_processes", help="with --coordinator; 1 for one process alone")
+    process = "with --coordinator: the number of this process, from 0"
+    number("process_id", help=process, lower_bound=0)
+    switch("profile", help="write a trace of some steps to the workdir")
     return values
 
 
@@ -157,11 +154,11 @@ def parse(argv: Sequence[str]) -> Command:
             raise UsageError(f"--{given[0]} is not for --mode=ledger, which reads runs alone")
         folder = Path(values.workdir or "workdirs")
         return Command("ledger", ConfigDict(), folder, Path(values.cache))
-    axes = {name: fields.pop(name) for name in [*fields] if name.startswith("grid.")}
+    grid = {name[5:]: fields.pop(name) for name in [*fields] if name.startswith("grid.")}
     if values.mode == "sweep":
-        return _parse_sweep(values, _axes(axes, values.seeds), fields)
-    if axes:
-        raise UsageError(f"--{next(iter(axes))} is for --mode=sweep, got --mode={values.mode}")
+        return _parse_sweep(values, grid, fields)
+    if grid:
+        raise UsageError(f"--grid.{next(iter(grid))} is for --mode=sweep, got --mode={values.mode}")
     if len(values.config or ()) > 1:
         raise UsageError("--config is given more than once: only --mode=sweep takes several")
     return _parse_run(values, fields, values.workdir, *values.config or ())
@@ -180,21 +177,18 @@ def _read(values: flags.FlagValues, arguments: Sequence[str]) -> dict[str, str |
     ]
     try:
         _, *others = values(["run.py", *known], known_only=True)
-    except flags.IllegalFlagValueError as error:
-        name, value = re.match(r"flag --(\w+)=(.*?): ", str(error), re.DOTALL).groups()
-        kind = values[name].parser.syntactic_help or "True or False"
-        raise UsageError(f"--{name} must be {kind}, got {value!r}") from error
-    except (flags.Error, ValueError, TypeError) as error:
+    except flags.Error as error:
         raise UsageError(" ".join(str(error).split())) from error
     fields, name = {}, ""
     for argument in others:
         if name and fields[name] is None and not argument.startswith("-"):
             fields[name] = argument  # after a space
             continue
-        if not (match := re.fullmatch(r"--?([a-zA-Z][\w.]*)(?:=(.*))?", argument, re.DOTALL)):
+        flag = r"--?(no(?=config\.))?([a-zA-Z][\w.]*)(?:=(.*))?"
+        if not (match := re.fullmatch(flag, argument, re.DOTALL)):
             raise UsageError(f"unexpected argument {argument!r}: arguments are flags, --name=value")
-        name = match[1]
-        fields[name] = match[2]
+        is_negated, name, text = match.groups()
+        fields[name] = "False" if is_negated else text
     return fields
 
 
@@ -211,13 +205,13 @@ def _check_flags(values: flags.FlagValues) -> None:
         raise UsageError("--gold is for the pairs of a --file")
     if Path(values.cache).exists() and not Path(values.cache).is_dir():
         raise UsageError(f"--cache={values.cache} is no folder")
-    coordinator, number, process = (values[name].value for name in PROCESSES)
-    missing = [f"--{name}" for name in PROCESSES if values[name].value is None]
-    if len(missing) == 3 or (len(missing) == 2 and number == 1):
+    given = {name: values[name].value for name in PROCESSES if values[name].value is not None}
+    if given in ({}, {"num_processes": 1}):
         return
-    if missing:
+    if missing := [f"--{name}" for name in PROCESSES if name not in given]:
         together = f"--{', --'.join(PROCESSES)} belong together"
         raise UsageError(f"{together}: {' and '.join(missing)} missing")
+    coordinator, number, process = given.values()
     port = re.fullmatch(r".+:(\d{1,5})", coordinator)
     if not port or not 1 <= int(port[1]) <= 65_535:
         raise UsageError(
@@ -249,26 +243,32 @@ def _parse_run(
     if values.against and config.task != "translation":
         raise UsageError(f"--against is for translations, and {config.task} has none")
     options = {
-        name: TYPES.get(name, lambda value: value)(values[name].value)
+        name: TYPES[name](values[name].value) if name in TYPES else values[name].value
         for name in MODES[mode][1]
         if values[name].present and name not in (*PROCESSES, "weights", "seeds")
     }
     options |= {"is_of_run": bool(is_of_run)} if mode == "describe" else {}
-    processes = tuple(values[name].value for name in PROCESSES)
+    processes = values.coordinator, values.num_processes, values.process_id
     cache = Path(values.cache)
     return Command(mode, config, workdir.path, cache, {}, options, (*fields,), processes)
 
 
 def _parse_sweep(
-    values: flags.FlagValues,
-    axes: Mapping[str, Sequence[str]],
-    fields: Mapping[str, str | None],
+    values: flags.FlagValues, grid: dict[str, str | None], fields: Mapping[str, str | None]
 ) -> Command:
     """Parse the flags for each run of a sweep, by name, as "learning_rate=0.003,seed=1".
 
     Without configurations and fields that vary, the runs are those in the folder `--workdir`.
     """
     folder, names = values.workdir, values.config or []
+    if values.seeds and "seed" in grid:
+        raise UsageError("the seeds of the sweep are given twice, by --seeds and --grid.seed")
+    if seeds := grid.pop("seed", values.seeds):
+        grid["seed"] = seeds  # the last one in the name of a run
+    axes = {name: [*map(str.strip, BETWEEN.split(text or ""))] for name, text in grid.items()}
+    for name, texts in axes.items():
+        if not all(texts):
+            raise UsageError(f"--grid.{name} needs a list of values, as in 1,2, got {grid[name]!r}")
     commands: dict[str, Command] = {}
     if folder and not names and not axes:
         for path in sorted(Path(folder).glob("*/config.json")):
@@ -277,47 +277,30 @@ def _parse_sweep(
             raise UsageError(f"{folder} contains no runs: name a --config")
     elif not axes and len(names) < 2:
         raise UsageError("--mode=sweep needs --seeds=0,1,2 or --grid.FIELD=VALUE,VALUE")
-    names = names or [DEFAULT]
     # Only the seed of a run is called "seed": runs that differ in another one are not averaged.
     last = ["seed", *(field.split(".")[-1] for field in axes if field != "seed")]
-    for name, *chosen in product(names, *axes.values()) if axes or len(names) > 1 else ():
-        values_of_run = {f"config.{field}": text for field, text in zip(axes, chosen, strict=True)}
+    short = {
+        field: end if last.count(end := field.split(".")[-1]) == 1 else field for field in axes
+    }
+    for name, *chosen in () if commands else product(names or [DEFAULT], *axes.values()):
+        point = dict(zip(axes, chosen, strict=True))
+        own = {f"config.{field}": text for field, text in point.items()}
         try:
-            command = _parse_run(values, {**fields, **values_of_run}, None, name)
+            command = _parse_run(values, {**fields, **own}, None, name)
         except UsageError as error:
-            point = ", ".join(f"{field}={text}" for field, text in zip(axes, chosen, strict=True))
-            raise UsageError(f"{point}: {error}") from error
-        parts = [default_workdir(name).name] if len(names) > 1 or not axes else []
+            where = ", ".join(f"{field}={text}" for field, text in point.items())
+            raise UsageError(f"{where}: {error}") from error
+        parts = [default_workdir(name).name] if len(names) > 1 else []
         for field in axes:
-            short = field.split(".")[-1]
-            short = short if last.count(short) == 1 else field
-            parts.append(f"{short}={reduce(getattr, field.split('.'), command.config)}")
+            parts.append(f"{short[field]}={reduce(getattr, field.split('.'), command.config)}")
         run = ",".join(parts).replace(" ", "").replace("/", "_")
         if run in commands:
             raise UsageError(f"the run {run!r} occurs twice")
         commands[run] = command
-    default = Path("workdirs", "+".join(default_workdir(name).name for name in names) + "_sweep")
+    default = "+".join(default_workdir(name).name for name in names or [DEFAULT]) + "_sweep"
     runs = {run: command.config for run, command in commands.items()}
-    return next(iter(commands.values()))._replace(workdir=Path(folder or default), runs=runs)
-
-
-def _axes(grid: Mapping[str, str | None], seeds: str | None) -> dict[str, list[str]]:
-    """Return the values of each field that varies, the seeds last.
-
-    Raises:
-        UsageError: an empty list, or seeds that are given twice.
-    """
-    if seeds and "grid.seed" in grid:
-        raise UsageError("the seeds of the sweep are given twice, by --seeds and --grid.seed")
-    texts = {name: text for name, text in grid.items() if name != "grid.seed"}
-    if seeds := grid.get("grid.seed", seeds):
-        texts["grid.seed"] = seeds
-    axes = {}
-    for name, text in texts.items():
-        axes[name.removeprefix("grid.")] = values = [*map(str.strip, BETWEEN.split(text or ""))]
-        if not all(values):
-            raise UsageError(f"--{name} needs a list of values, as in 1,2, got {text!r}")
-    return axes
+    workdir = Path(folder or f"workdirs/{default}")
+    return next(iter(commands.values()))._replace(workdir=workdir, runs=runs)
 
 
 def with_fields(
@@ -333,7 +316,7 @@ def with_fields(
     defaults. Without `train.warmup_steps`, the warm-up is shortened to fit `train.steps`.
 
     Args:
-        config: of a file or of a run; fields that it lacks have their defaults.
+        config: of a file or of a run, with all fields.
         given: values of flags, by name.
         plugin: that was imported.
         others: names of flags that are no fields, for hints.
@@ -343,24 +326,33 @@ def with_fields(
     """
     with as_usage_errors():
         one_of("task", config.get("task"), (*TASKS, *OTHER_TASKS))
-    tree = config.to_dict()
-    if is_task := config.task in TASKS:
-        tree = _with_parts(tree | ({"plugin": plugin} if plugin else {}), given)
+    tree, is_task = config.to_dict(), config.task in TASKS
+    if plugin and is_task:
+        tree["plugin"] = plugin
+    name, architecture = given.get("config.data.name"), given.get("config.architecture")
+    if is_task and name in DATASETS and name != tree["data"]["name"]:
+        tree["data"] = as_tree(DATASETS[name].config())
+        for part in ("text", "literature"):  # which belonged to the other data
+            tree.pop(part, None)
+        if DATASETS[name].config.is_shared is None:
+            tree["text"] = as_tree(TextPart())
+    models = TASKS[config.task].parts.models if is_task else {}
+    if architecture in models and architecture != tree["architecture"]:
+        longest = tree["model"]["max_length"]
+        tree["model"] = as_tree(models[architecture]()) | {"max_length": longest}
     known = flat(tree)
     for name, text in given.items():
-        field = name.removeprefix("no").removeprefix("config.")
-        if text is None and isinstance(known.get(field), bool):
-            text = str(not name.startswith("no"))
-        if name == field or (name.startswith("no") and text != "False"):
-            raise UsageError(f"unknown flag --{name}{_hint(name, known, others)}")
-        if field not in known:
-            hint = _hint(name, known, others)
-            raise UsageError(f"the configuration has no field {field!r}{hint}")
-        if text is None:
+        field = name.removeprefix("config.")
+        if field not in known or field == name:
+            unknown = f"the configuration has no field {field!r}"
+            unknown = f"unknown flag --{name}" if field == name else unknown
+            raise UsageError(unknown + _hint(name, known, others))
+        if text is None and not isinstance(known[field], bool):
             raise UsageError(f"--{name} needs a value, got none")
         *parts, last = field.split(".")
+        text = "True" if text is None else text
         section = reduce(dict.__getitem__, parts, tree)
-        section[last] = text if is_task else converted(type(section[last]), text, field)
+        section[last] = text if is_task else converted(type(known[field]), text, field)
     if not is_task:
         return ConfigDict(tree)
     train = tree["train"]
@@ -368,24 +360,6 @@ def with_fields(
         steps = converted(int, train["steps"], "train.steps")
         train["warmup_steps"] = fitting_warmup(train["warmup_steps"], steps)
     return Config.read(tree)
-
-
-def _with_parts(tree: dict[str, Any], given: Mapping[str, str | None]) -> dict[str, Any]:
-    """Return all fields of a config, with defaults of the data and model that flags name."""
-    tree = Config.read(tree).to_dict()
-    name, architecture = given.get("config.data.name"), given.get("config.architecture")
-    if name in DATASETS and name != tree["data"]["name"]:
-        kind = DATASETS[name].config
-        tree["data"] = as_tree(kind())
-        for part in ("text", "literature"):  # which belonged to the other data
-            tree.pop(part, None)
-        if kind.is_shared is None:
-            tree["text"] = as_tree(TextPart())
-    models = TASKS[tree["task"]].parts.models
-    if architecture in models and architecture != tree["architecture"]:
-        longest = tree["model"]["max_length"]
-        tree["model"] = as_tree(models[architecture]()) | {"max_length": longest}
-    return tree
 
 
 def _hint(wanted: str, fields: Iterable[str], others: Iterable[str]) -> str:

@@ -44,7 +44,9 @@ class Run(NamedTuple):
             if row["split"] == "validation" and row["step"] <= results["step"]:
                 splits["validation"] = {name: row[name] for name in row if name != "step"}
         scores = {
-            split: {score: value for score, value in values.items() if is_number(value)}
+            split: {
+                score: value for score, value in values.items() if isinstance(value, int | float)
+            }
             for split, values in (splits | results["splits"]).items()
         }
         return cls(folder, name, seed, results, scores)
@@ -72,16 +74,11 @@ def read_runs(folder: Path, names: Iterable[str] | None = None) -> dict[str, lis
     return groups
 
 
-def is_number(value: object) -> bool:
-    """Return whether a value of the results is a score."""
-    return isinstance(value, int | float)
-
-
 def line_of(split: str, scores: Mapping[str, Any]) -> str:
     """Return the scores of a split in a line: those of `SHOWN` come first."""
     texts = []
     for name in dict.fromkeys([*SHOWN, *scores]):
-        if is_number(scores.get(name)) and name not in NOT_SHOWN:
+        if isinstance(scores.get(name), int | float) and name not in NOT_SHOWN:
             label, form = SHOWN.get(name, (name, "{:.3f}"))
             texts.append(f"{label} {form.format(scores[name])}")
     return f"{split:13s} {'   '.join(texts)}"
@@ -104,8 +101,15 @@ def score_label(score: str) -> str:
     return SHOWN.get(score, (score.replace("_", " "),))[0]
 
 
-def score_rows(groups: Mapping[str, Sequence[Run]]) -> list[dict[str, str]]:
-    """Return a row of a table for each group of runs and split."""
+def score_rows(
+    groups: Mapping[str, Sequence[Run]], *, in_one_cell: bool = False
+) -> list[dict[str, str]]:
+    """Return a row of a table for each group of runs and split.
+
+    Args:
+        groups: runs that differ in their seed, by name.
+        in_one_cell: whether the scores of a row are one text, and not a column each.
+    """
     measured = [
         scores for runs in groups.values() for run in runs for scores in run.scores.values()
     ]
@@ -115,17 +119,21 @@ def score_rows(groups: Mapping[str, Sequence[Run]]) -> list[dict[str, str]]:
     rows = []
     for name, runs in groups.items():
         for split in runs[0].scores:
-            row = {
+            scores = [run.scores.get(split, {}) for run in runs]
+            cells = {
+                score_label(score): format_score(
+                    score, [each[score] for each in scores if score in each]
+                )
+                for score in columns
+            }
+            texts = ", ".join(f"{label} {text}" for label, text in cells.items() if text)
+            about = {
                 "run": name,
                 "seeds": ", ".join(str(run.seed) for run in runs),
                 "minutes": f"{min(run.results['training_seconds'] for run in runs) / 60:.1f}",
                 "split": split,
             }
-            scores = [run.scores.get(split, {}) for run in runs]
-            for score in columns:
-                values = [each[score] for each in scores if score in each]
-                row[score_label(score)] = format_score(score, values)
-            rows.append(row)
+            rows.append(about | ({"scores": texts} if in_one_cell else cells))
     return rows
 
 

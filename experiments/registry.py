@@ -24,12 +24,7 @@ class Registry(dict[str, Entry]):
         """
         if name in self:
             raise ValueError(f"{self._field}={name!r} is registered already")
-
-        def register(entry: Entry) -> Entry:
-            self[name] = entry
-            return entry
-
-        return register
+        return lambda entry: self.setdefault(name, entry)
 
     def __missing__(self, name: str) -> Entry:
         """Raise a ValueError that lists the known names."""

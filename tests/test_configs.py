@@ -72,7 +72,7 @@ def cache(tmp_path_factory):
 def fields(config):
     """Return the names of all fields, without those of published scores, which decide nothing."""
     others = "literature.", "model.rotary.", "model.relative."  # of positions that are not chosen
-    return {name for name in flat(config) if not name.startswith(others)}
+    return {name for name in flat(config.to_dict()) if not name.startswith(others)}
 
 
 @pytest.mark.parametrize("name", LAUNCHABLE)

@@ -7,7 +7,13 @@ from typing import Any, Self
 
 from attention.modules import POSITIONS
 from experiments.config.build import Part, as_tree, build, option
-from experiments.config.parts import EncoderDecoderModel, MeshPart, SentenceBatchPart, TextPart
+from experiments.config.parts import (
+    SEEDS,
+    EncoderDecoderModel,
+    MeshPart,
+    SentenceBatchPart,
+    TextPart,
+)
 from experiments.errors import UsageError, as_usage_errors, one_of
 from experiments.registry import DATASETS, EVALUATORS, TASKS, datasets_of
 
@@ -32,7 +38,7 @@ class Config(Part):
     """
 
     task: str
-    seed: int = option(0, least=0, below=2**32)
+    seed: int = option(0, within=SEEDS)
     architecture: str = "transformer"
     data: Any
     text: TextPart | None = field(default=None, metadata={"part": True})
@@ -45,11 +51,7 @@ class Config(Part):
     plugin: str | None = field(default=None, metadata={"part": True})
 
     def __post_init__(self) -> None:
-        """Check what concerns several parts.
-
-        Raises:
-            ValueError: in one sentence.
-        """
+        """Check what concerns several parts."""
         super().__post_init__()
         longest = getattr(self.model, "max_length", 0)
         self._check_batch(longest)
@@ -105,35 +107,43 @@ class Config(Part):
     def read(cls, tree: Mapping[str, Any]) -> Self:
         """Build a config from nested mappings, as of a ConfigDict or a JSON file.
 
+        Fields that are not there have their defaults, the first dataset that serves the task.
+
         Raises:
             UsageError: in one sentence.
         """
         if "task" not in tree:
             raise UsageError("the config needs the field 'task'")
+        data = tree.get("data", {})
         with as_usage_errors():
-            task = tree["task"]
-            parts = TASKS[task].parts
+            task, known = TASKS[tree["task"]], datasets_of(tree["task"])
+            parts = task.parts
             architecture = tree.get("architecture", next(iter(parts.models)))
             one_of("architecture", architecture, parts.models)
-            section = tree.get("data")
-            names = section if isinstance(section, Mapping) else {}
-            name, config = _dataset(task, names.get("name"))
+            default = next(iter(known), "")
+            name = data.get("name", default) if isinstance(data, Mapping) else default
+            if name in DATASETS and name not in known:
+                raise ValueError(
+                    f"data.name={name!r} contains {', '.join(DATASETS[name].contains)}, and "
+                    f"task={tree['task']!r} reads {' or '.join(parts.reads)}: choose one of "
+                    f"{', '.join(known)}"
+                )
+            one_of("data.name", name, known)
         kinds = {
-            "data": (config, f"data.name={name!r}"),
-            "batch": (parts.batch, f"task={task!r}"),
-            "model": (parts.models[architecture], f"architecture={architecture!r}"),
-            "train": (parts.train, f"task={task!r}"),
+            "data": known[name].config,
+            "text": TextPart if known[name].config.is_shared is None else None,
+            "batch": parts.batch,
+            "model": parts.models[architecture],
+            "train": parts.train,
+            "decoding": parts.decoding,
         }
-        if parts.decoding:
-            kinds["decoding"] = (parts.decoding, f"task={task!r}")
-        if config.is_shared is None:
-            kinds["text"] = (TextPart, f"data.name={name!r}")
-        for part in {"text", "decoding"} & tree.keys() - kinds.keys():
-            raise UsageError(f"data.name={name!r} of task={task!r} has no part {part!r}")
-        built = {
-            part: build(kind, tree.get(part, {}), f"{part}.", owner)
-            for part, (kind, owner) in kinds.items()
-        }
+        built = {}
+        for part, kind in kinds.items():
+            if kind is None and part in tree:
+                raise UsageError(
+                    f"data.name={name!r} of task={tree['task']!r} has no part {part!r}"
+                )
+            built[part] = build(kind, tree.get(part, {}), f"{part}.") if kind else None
         return build(cls, {**tree, "architecture": architecture, **built})
 
     def to_dict(self) -> dict[str, Any]:
@@ -143,20 +153,3 @@ class Config(Part):
     def to_json(self, indent: int | None = None) -> str:
         """Return all fields as JSON."""
         return json.dumps(self.to_dict(), indent=indent)
-
-
-def _dataset(task: str, name: str | None) -> tuple[str, type]:
-    """Return name and type of the data of a task, the toy language if `name` is None and it fits.
-
-    Raises:
-        ValueError: an unknown dataset, or one that does not serve the task.
-    """
-    known = datasets_of(task)
-    name = name or ("toy" if "toy" in known else next(iter(known), ""))
-    if name in DATASETS and name not in known:
-        raise ValueError(
-            f"data.name={name!r} contains {', '.join(DATASETS[name].contains)}, and task={task!r} "
-            f"reads {' or '.join(TASKS[task].parts.reads)}: choose one of {', '.join(known)}"
-        )
-    one_of("data.name", name, known)
-    return name, known[name].config

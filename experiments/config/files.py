@@ -9,19 +9,31 @@ from types import ModuleType
 
 from ml_collections import ConfigDict
 
+from experiments.config import Config
 from experiments.errors import UsageError, nearest
+from experiments.registry import TASKS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+CONFIGS = REPOSITORY / "configs"
 DEFAULT = "toy_translation"  # configuration of a command without --config
 
 
 def load_config(name: str) -> ConfigDict:
     """Load a configuration by its name, such as "toy_translation:tiny", or by the path of its file.
 
+    Fields that the file of a task leaves out have their defaults.
+
     Raises:
         UsageError: there is no such file, it is no Python, or its `get_config` returns no config.
     """
-    path, form = _config_path(name)
+    stem, *form = name.split(":", 1)
+    is_name = "/" not in stem and not Path(stem).suffix
+    paths = [CONFIGS / f"{stem}.py"] if is_name else [Path(stem), REPOSITORY / stem]
+    path = paths[0] if paths[0].is_file() else paths[-1]
+    if not path.is_file():
+        known = map(str, Path(stem).parent.glob("*.py"))
+        hint = nearest(stem, [path.stem for path in config_files()] if is_name else [*known])
+        raise UsageError(f"there is no configuration {stem!r}{hint or '; --help lists all'}")
     try:
         module = import_file(path)
     except (SyntaxError, UnicodeDecodeError) as error:
@@ -30,31 +42,14 @@ def load_config(name: str) -> ConfigDict:
     if not hasattr(module, "get_config"):
         raise UsageError(f"the configuration {path} has no function get_config")
     config = module.get_config(*form)
-    if isinstance(config, dict):
-        config = ConfigDict(config)
-    if not isinstance(config, ConfigDict):
+    if not isinstance(config, dict | ConfigDict):
         kind = type(config).__name__
         raise UsageError(f"get_config of {path} must return a ConfigDict or a dict, got a {kind}")
-    return config
+    tree = ConfigDict(config).to_dict()
+    return ConfigDict(Config.read(tree).to_dict() if tree.get("task") in TASKS else tree)
 
 
-def _config_path(name: str) -> tuple[Path, list[str]]:
-    """Return the file of a configuration, and the form after the colon if there is one."""
-    stem, *form = name.split(":", 1)
-    if "/" not in stem and not Path(stem).suffix:
-        known = {path.stem: path for path in config_files()}
-        if stem in known:
-            return known[stem], form
-        hint = nearest(stem, known)
-    else:
-        for path in (Path(stem), REPOSITORY / stem):
-            if path.is_file():
-                return path, form
-        hint = nearest(stem, [str(path) for path in Path(stem).parent.glob("*.py")])
-    raise UsageError(f"there is no configuration {stem!r}{hint or '; --help lists all'}")
-
-
-def config_files(folder: Path = REPOSITORY / "configs") -> list[Path]:
+def config_files(folder: Path = CONFIGS) -> list[Path]:
     """List the files of a folder that define a configuration."""
     files = sorted(folder.glob("*.py"))
     return [path for path in files if b"\ndef get_config(" in path.read_bytes()]

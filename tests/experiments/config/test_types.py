@@ -8,7 +8,7 @@ import pytest
 from attention import modules
 from experiments.cli import parse
 from experiments.config import Config
-from experiments.config.build import as_config_dict, build
+from experiments.config.build import as_tree, build
 from experiments.config.parts import (
     DecoderModel,
     EncoderDecoderModel,
@@ -28,7 +28,7 @@ def read(task="translation", **parts):
 def test_a_config_survives_json_and_a_config_dict(task):
     config = read(task, seed=3)
     assert Config.read(json.loads(config.to_json())) == config
-    assert Config.read(as_config_dict(config).to_dict()) == config
+    assert Config.read(as_tree(config)) == config
 
 
 def test_names_choose_the_types():
