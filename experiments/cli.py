@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from functools import partial, reduce
+from functools import reduce
 from itertools import product
 from pathlib import Path
 from types import MappingProxyType
@@ -20,28 +20,53 @@ from experiments.errors import UsageError, as_usage_errors, one_of
 from experiments.registry import DATASETS, TASKS, datasets_of
 from experiments.workdir import Workdir
 
-PROCESSES = ("coordinator", "num_processes", "process_id")
-# Name of a mode -> help, and the flags that not all modes have. Its module is experiments.MODE.
+# Name of a mode -> help. Its module is experiments.MODE.
 MODES = {
-    "train": ("train a model or continue its run; the default", ("profile", "wandb", *PROCESSES)),
-    "evaluate": ("measure a trained model again", ("split", "against", *PROCESSES)),
-    "predict": (
-        "answer each line of standard input: translate it, continue it, name its class, …",
-        ("weights", "format"),
-    ),
-    "explain": (
-        "draw and measure what a trained model attends to",
-        ("split", "sentence", "file", "gold", "gold_first", "layer", "head"),
-    ),
-    "sweep": (
-        "train with several seeds or values of fields: mean and standard deviation",
-        ("seeds", "wandb"),
-    ),
-    "prepare": ("store the data of a configuration, as the first training does", ("beam",)),
-    "describe": ("count parameters, cache and FLOPs of a model, and draw its masks", ()),
-    "benchmark": ("measure time, memory and error of attention beside other libraries", ()),
-    "ledger": ("list the runs in workdirs/, or in --workdir, with their scores", ()),
+    "train": "train a model or continue its run; the default",
+    "evaluate": "measure a trained model again",
+    "predict": "answer each line of standard input: translate it, continue it, name its class, …",
+    "explain": "draw and measure what a trained model attends to",
+    "sweep": "train with several seeds or values of fields: mean and standard deviation",
+    "prepare": "store the data of a configuration, as the first training does",
+    "describe": "count parameters, cache and FLOPs of a model, and draw its masks",
+    "benchmark": "measure time, memory and error of attention beside other libraries",
+    "ledger": "list the runs in workdirs/, or in --workdir, with their scores",
 }
+MODES_OF_RUNS = ("evaluate", "predict", "explain")  # which need a trained model
+MULTI_PROCESS_MODES = ("train", "evaluate")  # modes in which several processes compute one run
+# Name of a flag -> the modes that have it, () for all, and its help.
+FLAGS = {
+    "mode": ((), "one of the modes above"),
+    "config": ((), f"a configuration below, NAME:tiny for its tiny form, or a path [{DEFAULT}]"),
+    "workdir": ((), "folder of the run; alone, it continues or uses the run that it contains"),
+    "cache": ((), "folder of generated data and compiled programs"),
+    "plugin": ((), "Python file or module that registers datasets, tasks and the like"),
+    "help": ((), "this list, with --config its fields"),
+    "split": (("evaluate", "explain"), "the one split that is used"),
+    "against": (("evaluate",), "another workdir, to compare BLEU with (paired bootstrap)"),
+    "wandb": (("train", "sweep"), "Weights & Biases project that takes the metrics too"),
+    "weights": (("predict",), "folder of a released checkpoint, in place of a run"),
+    "sentence": (("explain",), "a sentence, in place of a split; may be given more than once"),
+    "file": (("explain",), "a file of sentences, one a line, or of pairs with a tab between"),
+    "gold": (("explain",), "word alignments of --file, one line for each pair, as 0-0 1-2 2p1"),
+    "gold_first": (("explain",), "number of the first word in --gold, 0 (the default) or 1"),
+    "layer": (("explain",), "the layer of a head that is drawn alone too, from 1 [the last one]"),
+    "head": (("explain",), "the head that is drawn alone too, from 1 [the first one]"),
+    "format": (("predict",), "text, or json with probabilities and alignments"),
+    "seeds": (("sweep",), "the seeds of the runs, as in 0,1,2"),
+    "beam": (("prepare",), "options of Apache Beam, as in --runner=DirectRunner"),
+    "coordinator": (MULTI_PROCESS_MODES, "HOST:PORT, where process 0 listens; not with SLURM"),
+    "num_processes": (MULTI_PROCESS_MODES, "with --coordinator; 1 for one process alone"),
+    "process_id": (MULTI_PROCESS_MODES, "with --coordinator: number of this process, from 0"),
+    "profile": (("train",), "write a trace of some steps to the workdir"),
+}
+DEFAULTS = {"mode": "train", "cache": ".cache", "format": "text"}
+SEVERAL = ("config", "sentence")  # flags that may be given more than once
+SWITCHES = ("help", "profile")
+# Smallest and largest value of the flags that are numbers.
+BOUNDS = dict.fromkeys(("layer", "head", "num_processes"), (1, None))
+BOUNDS |= {"gold_first": (0, 1), "process_id": (0, None)}
+PROCESSES = ("coordinator", "num_processes", "process_id")
 # `config.task` of a config that trains nothing -> its mode, and the module of that mode.
 OTHER_TASKS = {
     "pretrained": ("predict", "experiments.predict"),
@@ -49,9 +74,6 @@ OTHER_TASKS = {
     "benchmark": ("benchmark", "experiments.benchmarks.attention"),
     "model_benchmark": ("benchmark", "experiments.benchmarks.models"),
 }
-MODES_OF_TASKS = tuple(mode for mode in MODES if mode not in ("benchmark", "ledger"))
-MODES_OF_RUNS = ("evaluate", "predict", "explain")  # which need a trained model
-MULTI_PROCESS_MODES = ("train", "evaluate")  # modes in which several processes compute one run
 # Flags whose values are files or folders, and their types in `Command.options`.
 TYPES = {"workdir": Path, "weights": Path, "against": Workdir, "file": Path, "gold": Path}
 ALIASES = {"lr": "learning_rate", "warmup": "warmup_steps", "epochs": "duration"}
@@ -59,26 +81,16 @@ BETWEEN = re.compile(r",(?![^(\[]*[)\]])")  # commas, but for those of a tuple
 
 
 class Command(NamedTuple):
-    """A parsed command line.
+    """A parsed command line."""
 
-    Attributes:
-        mode: one of `MODES`.
-        config: of the run, or the ConfigDict of a task of `OTHER_TASKS`; the first one of `runs`.
-        workdir: folder of the run, or of a released checkpoint with `--weights`.
-        cache: folder of generated data and compiled programs, shared by runs.
-        runs: the configurations of the runs of a sweep by name.
-        options: values of the flags of the mode that were given.
-        fields: names of the flags of fields that were given, as "config.seed".
-        processes: coordinator, number of processes and number of this process.
-    """
-
-    mode: str
-    config: Config | ConfigDict
-    workdir: Path
-    cache: Path
-    runs: Mapping[str, Config] = MappingProxyType({})
-    options: Mapping[str, Any] = MappingProxyType({})
-    fields: Sequence[str] = ()
+    mode: str  # one of `MODES`
+    config: Config | ConfigDict  # the latter of a task of `OTHER_TASKS`; the first one of `runs`
+    workdir: Path  # of the run, or a released checkpoint with `--weights`
+    cache: Path  # folder of generated data and compiled programs, shared by runs
+    runs: Mapping[str, Config] = MappingProxyType({})  # of a sweep, by name
+    options: Mapping[str, Any] = MappingProxyType({})  # values of the flags of the mode
+    fields: Sequence[str] = ()  # flags of fields that were given, as "config.seed"
+    # Coordinator, number of processes and number of this process.
     processes: tuple[str | None, int | None, int | None] = (None, None, None)
 
 
@@ -86,37 +98,16 @@ def define_flags() -> flags.FlagValues:
     """Return the flags of all modes, without values."""
     values = flags.FlagValues()
     values.set_gnu_getopt(True)  # flags of fields may be between
-    text = partial(flags.DEFINE_string, default=None, flag_values=values)
-    texts = partial(flags.DEFINE_multi_string, default=None, flag_values=values)
-    number = partial(flags.DEFINE_integer, default=None, lower_bound=1, flag_values=values)
-    switch = partial(flags.DEFINE_boolean, default=False, flag_values=values)
-    text("mode", default="train", help="one of the modes above")
-    texts(
-        "config", help=f"a configuration below, NAME:tiny for its tiny form, or a path [{DEFAULT}]"
-    )
-    text("workdir", help="folder of the run; alone, it continues or uses the run that it contains")
-    text("cache", default=".cache", help="folder of generated data and compiled programs")
-    text("plugin", help="Python file or module that registers datasets, tasks and the like")
-    switch("help", help="this list, with --config its fields", short_name="h")
-    text("split", help="the one split that is used")
-    text("against", help="another workdir, to compare BLEU with (paired bootstrap)")
-    text("wandb", help="Weights & Biases project that takes the metrics too")
-    text("weights", help="folder of a released checkpoint, in place of a run")
-    texts("sentence", help="a sentence, in place of those of a split; may be given more than once")
-    text("file", help="a file of sentences, one a line, or of pairs with a tab between")
-    text("gold", help="word alignments of the pairs of --file, one line for each, as 0-0 1-2 2p1")
-    first = "number of the first word in --gold, 0 (the default) or 1"
-    number("gold_first", help=first, lower_bound=0, upper_bound=1)
-    number("layer", help="the layer of a head that is drawn alone too, from 1 [the last one]")
-    number("head", help="the head that is drawn alone too, from 1 [the first one]")
-    text("format", default="text", help="text, or json with probabilities and alignments")
-    text("seeds", help="the seeds of the runs, as in 0,1,2")
-    text("beam", help="options of Apache Beam, as in --runner=DirectRunner")
-    text("coordinator", help="HOST:PORT, where process 0 of several listens; SLURM needs none")
-    number("num_processes", help="with --coordinator; 1 for one process alone")
-    process = "with --coordinator: the number of this process, from 0"
-    number("process_id", help=process, lower_bound=0)
-    switch("profile", help="write a trace of some steps to the workdir")
+    for name, (_, text) in FLAGS.items():
+        if name in BOUNDS:
+            flags.DEFINE_integer(name, None, text, *BOUNDS[name], values)
+        elif name in SWITCHES:
+            short = "h" if name == "help" else None
+            flags.DEFINE_boolean(name, False, text, values, short_name=short)
+        elif name in SEVERAL:
+            flags.DEFINE_multi_string(name, None, text, values)
+        else:
+            flags.DEFINE_string(name, DEFAULTS.get(name), text, values)
     return values
 
 
@@ -125,9 +116,6 @@ def parse(argv: Sequence[str]) -> Command:
 
     Without `--config`, the configuration is that of the run in `--workdir`, if it contains one.
     Values of fields hold for each run of a sweep.
-
-    Args:
-        argv: the name of the program and its arguments.
 
     Raises:
         UsageError: an unknown flag, mode, configuration or field, or a value of the wrong type.
@@ -146,7 +134,7 @@ def parse(argv: Sequence[str]) -> Command:
     if values.plugin:
         import_plugin(values.plugin)
     if values.help:
-        print(help_text(values), flush=True)
+        print(_help(values), flush=True)
         raise SystemExit(0)
     _check_flags(values)
     if values.mode == "ledger":
@@ -165,11 +153,7 @@ def parse(argv: Sequence[str]) -> Command:
 
 
 def _read(values: flags.FlagValues, arguments: Sequence[str]) -> dict[str, str | None]:
-    """Parse flags; return the values of the others, as "config.seed". `~/` is the home folder.
-
-    Raises:
-        UsageError: a value of another type, or none.
-    """
+    """Parse flags; return the values of the others, as "config.seed". `~/` is the home folder."""
     home = f"={Path.home()}/"
     known = [
         text if text.startswith("--sentence") else text.replace("=~/", home, 1)
@@ -194,8 +178,7 @@ def _read(values: flags.FlagValues, arguments: Sequence[str]) -> dict[str, str |
 
 def _check_flags(values: flags.FlagValues) -> None:
     """Raise a `UsageError` for flags of another mode, or that exclude each other."""
-    for name in values:
-        modes = [mode for mode, (_, own) in MODES.items() if name in own]
+    for name, (modes, _) in FLAGS.items():
         if values[name].present and modes and values.mode not in modes:
             known = " and --mode=".join(modes)
             raise UsageError(f"--{name} is for --mode={known} alone, got --mode={values.mode}")
@@ -212,15 +195,10 @@ def _check_flags(values: flags.FlagValues) -> None:
         together = f"--{', --'.join(PROCESSES)} belong together"
         raise UsageError(f"{together}: {' and '.join(missing)} missing")
     coordinator, number, process = given.values()
-    port = re.fullmatch(r".+:(\d{1,5})", coordinator)
-    if not port or not 1 <= int(port[1]) <= 65_535:
-        raise UsageError(
-            f"--coordinator is HOST:PORT with a port from 1 to 65535, got {coordinator!r}"
-        )
+    if not re.fullmatch(r".+:\d{1,5}", coordinator):
+        raise UsageError(f"--coordinator must be HOST:PORT, got {coordinator!r}")
     if process >= number:
-        raise UsageError(
-            f"--process_id is from 0 to {number - 1} with --num_processes={number}, got {process}"
-        )
+        raise UsageError(f"--process_id must be less than {number} processes, got {process}")
 
 
 def _parse_run(
@@ -237,15 +215,16 @@ def _parse_run(
     is_of_run = not name and not weights and (mode in MODES_OF_RUNS or (folder and has_run))
     base = workdir.load_config() if is_of_run else load_config(name or default)
     config = with_fields(base, fields, plugin=values.plugin, others=values)
-    modes = [OTHER_TASKS[config.task][0]] if config.task in OTHER_TASKS else MODES_OF_TASKS
+    modes = [mode for mode in MODES if mode not in ("benchmark", "ledger")]
+    modes = [OTHER_TASKS[config.task][0]] if config.task in OTHER_TASKS else modes
     if mode not in modes:
         raise UsageError(f"{config.task} has no mode {mode!r}, it has {', '.join(modes)}")
     if values.against and config.task != "translation":
         raise UsageError(f"--against is for translations, and {config.task} has none")
     options = {
         name: TYPES[name](values[name].value) if name in TYPES else values[name].value
-        for name in MODES[mode][1]
-        if values[name].present and name not in (*PROCESSES, "weights", "seeds")
+        for name, (modes, _) in FLAGS.items()
+        if values[name].present and modes and name not in (*PROCESSES, "weights", "seeds")
     }
     options |= {"is_of_run": bool(is_of_run)} if mode == "describe" else {}
     processes = values.coordinator, values.num_processes, values.process_id
@@ -283,13 +262,8 @@ def _parse_sweep(
         field: end if last.count(end := field.split(".")[-1]) == 1 else field for field in axes
     }
     for name, *chosen in () if commands else product(names or [DEFAULT], *axes.values()):
-        point = dict(zip(axes, chosen, strict=True))
-        own = {f"config.{field}": text for field, text in point.items()}
-        try:
-            command = _parse_run(values, {**fields, **own}, None, name)
-        except UsageError as error:
-            where = ", ".join(f"{field}={text}" for field, text in point.items())
-            raise UsageError(f"{where}: {error}") from error
+        own = {f"config.{field}": text for field, text in zip(axes, chosen, strict=True)}
+        command = _parse_run(values, {**fields, **own}, None, name)
         parts = [default_workdir(name).name] if len(names) > 1 else []
         for field in axes:
             parts.append(f"{short[field]}={reduce(getattr, field.split('.'), command.config)}")
@@ -310,16 +284,11 @@ def with_fields(
     plugin: str | None = None,
     others: Iterable[str] = (),
 ) -> Config | ConfigDict:
-    """Return a config with the values of flags such as `--config.model.width=64`.
+    """Return a config of all fields with the values of flags such as `--config.model.width=64`.
 
     The name of another dataset or architecture replaces `config.data` or `config.model` by its
-    defaults. Without `train.warmup_steps`, the warm-up is shortened to fit `train.steps`.
-
-    Args:
-        config: of a file or of a run, with all fields.
-        given: values of flags, by name.
-        plugin: that was imported.
-        others: names of flags that are no fields, for hints.
+    defaults. Without `train.warmup_steps`, the warm-up is shortened to fit `train.steps`. Hints
+    name the fields, and `others`, which are other flags.
 
     Raises:
         UsageError: an unknown field, or a value that it cannot have.
@@ -364,34 +333,26 @@ def with_fields(
 
 def _hint(wanted: str, fields: Iterable[str], others: Iterable[str]) -> str:
     """Return "; did you mean --FLAG?" for an unknown flag or field, "" if none is similar."""
-    last = wanted.split(".")[-1]
-    ends = {field.split(".")[-1]: field for field in sorted(fields, key=len, reverse=True)}
-    names = [*others, *(f"config.{field}" for field in fields)]
-    if same := ends.get(ALIASES.get(last, last)):
-        near = [f"config.{same}"]
-    elif not (near := get_close_matches(wanted, names, n=1)):
-        near = [f"config.{ends[each]}" for each in get_close_matches(last, ends, 1, cutoff=0.7)]
-    return f"; did you mean --{near[0]}?" if near else ""
+    names = {field.split(".")[-1]: field for field in sorted(fields, key=len, reverse=True)}
+    names |= {alias: names[name] for alias, name in ALIASES.items() if name in names}
+    near = get_close_matches(wanted.split(".")[-1], [*names, *others], 1, cutoff=0.7)
+    flag = f"config.{names[near[0]]}" if near and near[0] in names else "".join(near)
+    return f"; did you mean --{flag}?" if near else ""
 
 
-def help_text(values: flags.FlagValues) -> str:
-    """Return the help: modes, configurations and flags, and the fields of the named configurations.
-
-    Raises:
-        UsageError: a configuration that cannot be loaded.
-    """
+def _help(values: flags.FlagValues) -> str:
+    """Return the help: modes, configurations, flags, and the fields of the named configurations."""
     texts = {}
-    for name in values:
-        modes = [mode for mode, (_, own) in MODES.items() if name in own]
+    for name, (modes, text) in FLAGS.items():
         where = f"with --mode={' or '.join(modes)}: " if modes else ""
-        texts[f"--{name}"] = where + values[name].help.partition(";\n")[0]
+        texts[f"--{name}"] = where + text
     texts["--config.FIELD"] = "a value for a field; --help --config=CONFIG lists the fields"
     texts["--grid.FIELD"] = "with --mode=sweep: values of a field, as in 1e-3,3e-3"
     # The first line of a file is that of its docstring.
     titles = {path.stem: path.read_text().partition("\n")[0].strip('"') for path in config_files()}
     parts = [
         "usage: python run.py [--mode=MODE] [--config=CONFIG] [--config.FIELD=VALUE] …",
-        _section("modes", {mode: text for mode, (text, _) in MODES.items()}),
+        _section("modes", MODES),
         _section("configurations", titles),
         _section("flags", texts),
     ]

@@ -53,11 +53,7 @@ class Run(NamedTuple):
 
 
 def read_runs(folder: Path, names: Iterable[str] | None = None) -> dict[str, list[Run]]:
-    """Read runs below a folder, those that differ in their seed together.
-
-    Args:
-        folder: of the workdirs.
-        names: of the runs, relative to the folder; by default of all that were measured.
+    """Read the named runs below a folder, or all, those that differ in their seed together.
 
     Raises:
         UsageError: there is none, or one is damaged.
@@ -104,36 +100,29 @@ def score_label(score: str) -> str:
 def score_rows(
     groups: Mapping[str, Sequence[Run]], *, in_one_cell: bool = False
 ) -> list[dict[str, str]]:
-    """Return a row of a table for each group of runs and split.
-
-    Args:
-        groups: runs that differ in their seed, by name.
-        in_one_cell: whether the scores of a row are one text, and not a column each.
-    """
-    measured = [
-        scores for runs in groups.values() for run in runs for scores in run.scores.values()
-    ]
-    every = {name for scores in measured for name in scores}
+    """Return a row of a table for each group of runs and split; scores are columns, or one text."""
+    splits = [scores for runs in groups.values() for run in runs for scores in run.scores.values()]
+    every = {name for scores in splits for name in scores}
     columns = [name for name in ("loss", *SHOWN) if name in every]
     columns += sorted(every - {*columns, *NOT_SHOWN})
     rows = []
     for name, runs in groups.items():
         for split in runs[0].scores:
             scores = [run.scores.get(split, {}) for run in runs]
-            cells = {
-                score_label(score): format_score(
-                    score, [each[score] for each in scores if score in each]
-                )
-                for score in columns
-            }
-            texts = ", ".join(f"{label} {text}" for label, text in cells.items() if text)
+            cells = {}
+            for score in columns:
+                values = [each[score] for each in scores if score in each]
+                cells[score_label(score)] = format_score(score, values)
+            if in_one_cell:
+                texts = (f"{label} {text}" for label, text in cells.items() if text)
+                cells = {"scores": ", ".join(texts)}
             about = {
                 "run": name,
                 "seeds": ", ".join(str(run.seed) for run in runs),
                 "minutes": f"{min(run.results['training_seconds'] for run in runs) / 60:.1f}",
                 "split": split,
             }
-            rows.append(about | ({"scores": texts} if in_one_cell else cells))
+            rows.append(about | cells)
     return rows
 
 

@@ -7,15 +7,9 @@ from typing import Any, Self
 
 from attention.modules import POSITIONS
 from experiments.config.build import Part, as_tree, build, option
-from experiments.config.parts import (
-    SEEDS,
-    EncoderDecoderModel,
-    MeshPart,
-    SentenceBatchPart,
-    TextPart,
-)
+from experiments.config.parts import EncoderDecoderModel, MeshPart, SentenceBatchPart, TextPart
 from experiments.errors import UsageError, as_usage_errors, one_of
-from experiments.registry import DATASETS, EVALUATORS, TASKS, datasets_of
+from experiments.registry import EVALUATORS, TASKS, datasets_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,19 +20,14 @@ class Config(Part):
         task: name, in `TASKS`.
         seed: of parameters, batches and dropout.
         architecture: name of the model, among those of the task.
-        data: what is read.
-        text: how it becomes subwords; None for data whose words are the tokens.
-        batch: how it is put into batches.
-        mesh: the devices that compute it.
-        model: sizes and choices of the model.
-        train: how it is trained.
+        text: how data become subwords; None for data whose words are the tokens.
         decoding: how it writes; None if it writes nothing.
         literature: published scores by split, shown beside those of the run.
         plugin: the module or file of the user that was imported for this run.
     """
 
     task: str
-    seed: int = option(0, within=SEEDS)
+    seed: int = option(0, within=f"[0, {2**32})")
     architecture: str = "transformer"
     data: Any
     text: TextPart | None = field(default=None, metadata={"part": True})
@@ -57,20 +46,15 @@ class Config(Part):
         self._check_batch(longest)
         if {*self.train.evaluators} - {*EVALUATORS} and not hasattr(self.decoding, "metrics"):
             raise ValueError(
-                f"train.evaluators={self.train.evaluators} contains a metric of text, and "
-                f"task={self.task!r} has no answers to compare"
+                f"train.evaluators={self.train.evaluators} need texts, which {self.task} has not"
             )
         is_shared = self.text.joint if self.text else self.data.is_shared
         # An encoder-decoder alone reads both layers.
         is_pair = type(self.model) is EncoderDecoderModel
         if is_pair and self.model.tie == "all" and not is_shared:
-            raise ValueError(
-                "model.tie='all' needs one vocabulary, and each language has its own: use 'output'"
-            )
+            raise ValueError("model.tie='all' needs one vocabulary of both languages: use 'output'")
         if self.text and self.text.dropout and self.task != "translation":
-            raise ValueError(
-                f"text.dropout={self.text.dropout} needs task='translation', got task={self.task!r}"
-            )
+            raise ValueError(f"text.dropout must be 0.0 for task={self.task!r}")
         positions = getattr(self.model, "positions", "none")
         tokens = getattr(self.decoding, "max_tokens", 0)
         if POSITIONS[positions].embed is not None and tokens >= longest:
@@ -80,28 +64,17 @@ class Config(Part):
             )
 
     def _check_batch(self, longest: int) -> None:
-        if isinstance(self.batch, SentenceBatchPart):
-            lengths = self.batch.bucket_lengths
-            if not lengths or max(lengths) > longest:
-                raise ValueError(
-                    "batch.bucket_lengths must contain lengths of at most "
-                    f"model.max_length={longest}, got {lengths}"
-                )
-            if self.batch.tokens < longest:
-                raise ValueError(
-                    f"batch.tokens={self.batch.tokens} does not fit a sentence of "
-                    f"model.max_length={longest}"
-                )
+        is_sentences = isinstance(self.batch, SentenceBatchPart)
+        lengths = max(self.batch.bucket_lengths) if is_sentences else 0
         row_length = getattr(self.batch, "row_length", 0)
-        if row_length > longest:
-            raise ValueError(
-                f"batch.row_length={row_length} is more than model.max_length={longest}"
-            )
+        for name, length in (("bucket_lengths", lengths), ("row_length", row_length)):
+            if length > longest:
+                raise ValueError(f"batch.{name}: {length} is more than model.max_length={longest}")
+        row = longest if is_sentences else row_length
+        if getattr(self.batch, "tokens", row) < row:
+            raise ValueError(f"batch.tokens={self.batch.tokens} does not fit a row of {row}")
         if getattr(self.batch, "packed", False) and self.architecture == "recurrent":
-            raise ValueError(
-                "batch.packed must be False for architecture='recurrent': attention masks alone "
-                "separate the pairs of a row"
-            )
+            raise ValueError("batch.packed must be False for 'recurrent': only masks divide a row")
 
     @classmethod
     def read(cls, tree: Mapping[str, Any]) -> Self:
@@ -112,23 +85,13 @@ class Config(Part):
         Raises:
             UsageError: in one sentence.
         """
-        if "task" not in tree:
-            raise UsageError("the config needs the field 'task'")
-        data = tree.get("data", {})
+        task = tree.get("task")
         with as_usage_errors():
-            task, known = TASKS[tree["task"]], datasets_of(tree["task"])
-            parts = task.parts
+            parts, known = TASKS[task].parts, datasets_of(task)
             architecture = tree.get("architecture", next(iter(parts.models)))
             one_of("architecture", architecture, parts.models)
-            default = next(iter(known), "")
-            name = data.get("name", default) if isinstance(data, Mapping) else default
-            if name in DATASETS and name not in known:
-                raise ValueError(
-                    f"data.name={name!r} contains {', '.join(DATASETS[name].contains)}, and "
-                    f"task={tree['task']!r} reads {' or '.join(parts.reads)}: choose one of "
-                    f"{', '.join(known)}"
-                )
-            one_of("data.name", name, known)
+            name = tree.get("data", {}).get("name", next(iter(known), ""))
+            one_of(f"data.name of task={task!r}", name, known)
         kinds = {
             "data": known[name].config,
             "text": TextPart if known[name].config.is_shared is None else None,
@@ -140,9 +103,7 @@ class Config(Part):
         built = {}
         for part, kind in kinds.items():
             if kind is None and part in tree:
-                raise UsageError(
-                    f"data.name={name!r} of task={tree['task']!r} has no part {part!r}"
-                )
+                raise UsageError(f"data.name={name!r} of task={task!r} has no part {part!r}")
             built[part] = build(kind, tree.get(part, {}), f"{part}.") if kind else None
         return build(cls, {**tree, "architecture": architecture, **built})
 

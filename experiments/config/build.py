@@ -91,18 +91,12 @@ def fields_of(kind: type) -> list[dataclasses.Field]:
 
 
 def build(kind: type[AnyPart], tree: Mapping[str, Any], path: str = "") -> AnyPart:
-    """Build a part of a config.
-
-    Args:
-        kind: a dataclass whose constructor raises a ValueError, all fields with defaults.
-        tree: values of some fields; see `converted`.
-        path: of the part, as "model.", for errors.
+    """Build a part of a config from values of some fields, converted to the types of `kind`.
 
     Raises:
-        UsageError: an unknown field, a value of another type or out of range.
+        UsageError: an unknown field, a value of another type or out of range, with the name of the
+            field after `path`, as in "model.".
     """
-    if not isinstance(tree, Mapping):
-        raise UsageError(f"{path[:-1]} must be {KINDS[Mapping]}, got {tree!r}")
     hints, fields = get_type_hints(kind), [field.name for field in fields_of(kind)]
     for name in tree:
         if name not in fields:
@@ -192,16 +186,10 @@ def is_within(name: str, parts: Collection[str]) -> bool:
 
 
 def in_lines(names: Sequence[str], configs: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return one short line for each of the first eight fields, each after a line break.
-
-    Args:
-        names: the dotted names of the fields that differ.
-        configs: both configurations, by the word that follows a value in the text.
-    """
+    """Return a line for each of the first eight fields, with the values by the words after them."""
     lines = []
     for name in names[:MOST_LINES]:
         values = [f"{brief(flat(tree).get(name))} {where}" for where, tree in configs.items()]
         lines.append(f"\n  {name}: {', '.join(values)}")
-    if len(names) > MOST_LINES:
-        lines.append(f"\n  and {len(names) - MOST_LINES} more")
-    return "".join(lines)
+    more = len(names) - len(lines)
+    return "".join(lines) + (f"\n  and {more} more" if more else "")

@@ -39,12 +39,9 @@ def load_config(name: str) -> ConfigDict:
     except (SyntaxError, UnicodeDecodeError) as error:
         reason = f"{type(error).__name__}: {error}"
         raise UsageError(f"the configuration {path} cannot be read: {reason}") from error
-    if not hasattr(module, "get_config"):
-        raise UsageError(f"the configuration {path} has no function get_config")
-    config = module.get_config(*form)
+    config = module.get_config(*form) if hasattr(module, "get_config") else None
     if not isinstance(config, dict | ConfigDict):
-        kind = type(config).__name__
-        raise UsageError(f"get_config of {path} must return a ConfigDict or a dict, got a {kind}")
+        raise UsageError(f"{path} needs a function get_config that returns a ConfigDict or a dict")
     tree = ConfigDict(config).to_dict()
     return ConfigDict(Config.read(tree).to_dict() if tree.get("task") in TASKS else tree)
 
@@ -56,10 +53,7 @@ def config_files(folder: Path = CONFIGS) -> list[Path]:
 
 
 def import_plugin(name: str) -> None:
-    """Import a plugin, unless this process has imported it before.
-
-    Args:
-        name: path of a Python file, or dotted name of a module.
+    """Import a plugin, the path of a file or the dotted name of a module, once in this process.
 
     Raises:
         UsageError: it is missing. Errors of its code keep their traceback.
@@ -88,9 +82,5 @@ def import_file(path: Path) -> ModuleType:
         loader = SourceFileLoader(key, key)
         module = module_from_spec(spec_from_loader(key, loader))
         sys.modules[key] = module  # where dataclasses find the types of their fields
-        try:
-            loader.exec_module(module)
-        except BaseException:
-            del sys.modules[key]
-            raise
+        loader.exec_module(module)
     return sys.modules[key]

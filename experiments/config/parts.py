@@ -31,7 +31,6 @@ MONITORED = ("loss", "nll", "accuracy")
 MODE_OF = dict.fromkeys(("loss", "nll", "perplexity"), "min") | dict.fromkeys(
     ("accuracy", "exact_match", "bleu", "tok_bleu", "chrf"), "max"
 )
-SEEDS = f"[0, {2**32})"
 UNITS = ("steps", "epochs", "examples", "tokens")
 AnyTrainPart = TypeVar("AnyTrainPart", bound="TrainPart")
 
@@ -102,11 +101,6 @@ class SentenceBatchPart(_Batch):
     tokens: int = option(1_536, "positions of a batch, on either side", least=1)
     bucket_lengths: tuple[int, ...] = option((8, 11, 14, 21), "longest sentence of each bucket")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if min(self.bucket_lengths, default=2) < 2:
-            raise ValueError(f"bucket_lengths must be at least 2, got {self.bucket_lengths}")
-
 
 @dataclass(frozen=True, kw_only=True)
 class PairBatchPart(SentenceBatchPart):
@@ -127,13 +121,6 @@ class TextBatchPart(_Batch):
 
     tokens: int = option(2_048, "positions of a batch", least=1)
     row_length: int = option(48, "positions of a row", least=2)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.tokens < self.row_length:
-            raise ValueError(
-                f"tokens={self.tokens} does not fit a row of row_length={self.row_length}"
-            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,22 +251,16 @@ class SamplingPart(Part):
     """Random tokens, without the least probable ones."""
 
     strategy: str = option("sample", "sample, or greedy", among=("sample", "greedy"))
-    temperature: float = option(0.8, "of the distribution; below 1 it is narrower")
+    temperature: float = option(
+        0.8, "below 1: narrower; for 0 choose strategy=greedy", within="[1e-30, 1e30]"
+    )
     top_k: int = option(0, "most probable tokens that may be drawn; 0: all", least=0)
     top_p: float = option(0.95, "probability of the tokens that may be drawn", within="(0, 1]")
     min_p: float = option(
         0.0, "lowest probability of a token ÷ that of the most probable one", within="[0, 1]"
     )
-    seed: int = option(0, "of the random tokens", within=SEEDS)
+    seed: int = option(0, "of the random tokens", within=f"[0, {2**32})")
     max_tokens: int = option(300, "longest continuation", least=1)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 1e-30 <= self.temperature <= 1e30:
-            raise ValueError(
-                f"temperature must be in [1e-30, 1e30], got {self.temperature}; for 0 choose "
-                "strategy=greedy"
-            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -346,16 +327,14 @@ class TrainPart(Part):
                 f"monitor_mode, for monitor={self.monitor!r},", self.monitor_mode, ("min", "max")
             )
         if self.duration:
-            parse_duration(self.duration)
+            _parse_duration(self.duration)
         elif self.warmup_steps >= self.steps:
             raise ValueError(
-                f"warmup_steps must be in [0, steps={self.steps}), got {self.warmup_steps}: choose "
-                "fewer by --config.train.warmup_steps"
+                f"warmup_steps={self.warmup_steps} is not less than steps={self.steps}"
             )
         if self.ema and self.average > 1:
             raise ValueError(
-                f"ema={self.ema} and average={self.average} are two averages of the same "
-                "parameters: choose one, with average=1 or ema=0.0"
+                f"ema={self.ema} excludes average={self.average}: choose average=1 or ema=0.0"
             )
 
     @property
@@ -383,12 +362,8 @@ class LabelTrainPart(TrainPart):
     z_loss: float = option(0.0, "coefficient of the squared logsumexp of the logits", least=0)
 
 
-def parse_duration(text: str) -> tuple[Fraction, str]:
-    """Return the number and the unit of a duration, as in "10 epochs".
-
-    Raises:
-        ValueError: not a number above 0 and a unit.
-    """
+def _parse_duration(text: str) -> tuple[Fraction, str]:
+    """Return the number and the unit of a duration, as in "10 epochs"."""
     match = re.fullmatch(r"\s*([\d.]+(?:e-?\d+)?)\s+(\w+)\s*", text)
     if not match or not float(match[1]):
         raise ValueError(f"duration must be a number and a unit, as in '10 epochs', got {text!r}")
@@ -397,15 +372,10 @@ def parse_duration(text: str) -> tuple[Fraction, str]:
 
 
 def with_steps(train: AnyTrainPart, epoch: Callable[[], Any]) -> AnyTrainPart:
-    """Return a training with the steps of its `duration`, rounded up, in its place.
-
-    Args:
-        train: of a config; returned as it is without a duration.
-        epoch: counts the data; called only for a duration.
-    """
+    """Return a training with the steps of its `duration`, rounded up; `epoch` counts the data."""
     if not train.duration:
         return train
-    (number, unit), data = parse_duration(train.duration), epoch()
+    (number, unit), data = _parse_duration(train.duration), epoch()
     in_an_epoch = {"epochs": 1, **data._asdict()}[unit]
     steps = math.ceil(number * data.steps / in_an_epoch)  # exact, as these are fractions
     print(f"{train.duration} are {steps:,} steps")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import run
-from experiments.cli import MODES, define_flags, parse
+from experiments.cli import FLAGS, MODES, parse
 from experiments.config.files import load_config
 from experiments.errors import UsageError
 
@@ -22,7 +22,7 @@ def shown(capsys, *arguments):
 
 def test_help_lists_modes_configurations_and_flags(capsys):
     rows = shown(capsys, "-h")
-    assert {*MODES, *(f"--{name}" for name in define_flags())} <= {*rows}
+    assert {*MODES, *(f"--{name}" for name in FLAGS)} <= {*rows}
     assert rows["char_lm"] == "Characters: a small GPT learns to write, letter by letter."
     assert not {"defaults", "forms", "__init__", "--config.model.width"} & {*rows}
 
@@ -76,5 +76,5 @@ def test_a_configuration_of_ones_own_may_build_on_ours_or_be_a_dictionary(monkey
     assert load_config("built.py") == load_config("copy:tiny")
     config = parse(["run.py", "--config=small.py", "--config.train.steps=7"]).config
     assert (config.seed, config.train.steps, config.data.name) == (3, 7, "toy")
-    with pytest.raises(UsageError, match="must return a ConfigDict or a dict, got a list"):
+    with pytest.raises(UsageError, match="needs a function get_config that returns a ConfigDict"):
         load_config("mine.py")

@@ -106,7 +106,7 @@ def test_a_diverged_run_is_left_out(tmp_path, trained, capsys):
 
 def test_every_run_is_checked_before_any_training(tmp_path, trained):
     workdir = Workdir(tmp_path / "sweep")
-    with pytest.raises(UsageError, match="patch_size=3: model: patches of 3x3 pixels do not fill"):
+    with pytest.raises(UsageError, match="model: patches of 3x3 pixels do not fill"):
         sweep.sweep(runs_of("--grid.model.patch_size=2,3"), workdir, tmp_path)
     assert not trained and not workdir.path.exists()
 
