@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 from absl import flags
 from ml_collections import ConfigDict
 
-from experiments.config import Config
+from experiments.config import DEFAULT, Config, config_files, import_plugin, load_config
 from experiments.config.build import as_tree, converted, flat, helps
-from experiments.config.files import DEFAULT, config_files, import_plugin, load_config
 from experiments.config.parts import TextPart, fitting_warmup
 from experiments.errors import UsageError, as_usage_errors, one_of
 from experiments.registry import DATASETS, TASKS, datasets_of
@@ -55,7 +54,7 @@ FLAGS = {
     "format": (("predict",), "text, or json with probabilities and alignments"),
     "seeds": (("sweep",), "the seeds of the runs, as in 0,1,2"),
     "beam": (("prepare",), "options of Apache Beam, as in --runner=DirectRunner"),
-    "coordinator": (MULTI_PROCESS_MODES, "HOST:PORT, where process 0 listens; not with SLURM"),
+    "coordinator": (MULTI_PROCESS_MODES, "HOST:PORT of process 0; SLURM needs none"),
     "num_processes": (MULTI_PROCESS_MODES, "with --coordinator; 1 for one process alone"),
     "process_id": (MULTI_PROCESS_MODES, "with --coordinator: number of this process, from 0"),
     "profile": (("train",), "write a trace of some steps to the workdir"),

@@ -16,9 +16,8 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-from experiments.config import Config
+from experiments.config import REPOSITORY, Config, is_imported
 from experiments.config.build import as_tree, differences, flat, in_lines, is_within
-from experiments.config.files import REPOSITORY, is_imported
 from experiments.config.parts import MeshPart
 from experiments.devices import num_cores
 from experiments.errors import UsageError

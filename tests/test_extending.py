@@ -12,7 +12,7 @@ import pytest
 import run
 from experiments import registry
 from experiments.cli import parse
-from experiments.config.files import load_config
+from experiments.config import load_config
 from experiments.workdir import Workdir
 from tests.command_line.command import in_repository
 from tests.experiments.initial_states import drawn_initial_states

@@ -314,7 +314,7 @@ class TrainPart(Part):
     monitor: str = option("loss", "value of the validation split that patience follows")
     monitor_mode: str = option("", "whether its min or its max is best; '': known by its name")
     patience: int = option(0, "evaluations without gain that end a run; 0: never", least=0)
-    dtype: str = option("float32", "of the computation", among=("float32", "bfloat16"))
+    dtype: str = option("float32", "float32 or bfloat16", among=("float32", "bfloat16"))
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -9,8 +9,7 @@ import pytest
 
 import run
 from experiments.checkpoint import CheckpointWriter, Progress
-from experiments.config import Config
-from experiments.config.files import load_config
+from experiments.config import Config, load_config
 from experiments.registry import TASKS
 from experiments.workdir import Workdir
 from tests.experiments.initial_states import drawn_initial_states

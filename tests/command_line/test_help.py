@@ -6,7 +6,7 @@ import pytest
 
 import run
 from experiments.cli import FLAGS, MODES, parse
-from experiments.config.files import load_config
+from experiments.config import load_config
 from experiments.errors import UsageError
 
 REPOSITORY = Path(__file__).resolve().parents[2]
