@@ -1,5 +1,6 @@
-"""README and docs: Python blocks run, commands parse, links and named functions exist."""
+"""README, docs and docstrings: programs run, commands parse, links and named functions exist."""
 
+import doctest
 import importlib
 import re
 import shlex
@@ -96,3 +97,19 @@ def test_path_of_a_batch_names_files_and_functions():
     for path, name in rows:
         text = (REPOSITORY / path).read_text(encoding="utf-8")
         assert re.search(rf"\b(def|class) {name}\b", text), (path, name)
+
+
+EXAMPLES = [
+    path.relative_to(REPOSITORY)
+    for package in ("attention", "experiments")
+    for path in sorted((REPOSITORY / package).rglob("*.py"))
+    if ">>> " in path.read_text(encoding="utf-8")
+]
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=str)
+def test_examples_in_docstrings_return_what_they_show(path):
+    module = importlib.import_module(".".join(path.with_suffix("").parts).removesuffix(".__init__"))
+    with jax.numpy_rank_promotion("allow"):
+        failed, attempted = doctest.testmod(module)
+    assert attempted > 0 == failed

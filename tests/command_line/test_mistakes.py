@@ -8,12 +8,13 @@ import pytest
 
 import run
 from configs import toy_translation
-from experiments import train as commands
+from experiments import prepare
+from experiments import train as training
 from experiments.cli import parse
 from experiments.config import Config
 from experiments.errors import UsageError
 from experiments.workdir import Workdir
-from tests.command_line.command import REPOSITORY, command, make_untrained
+from tests.command_line.command import REPOSITORY, TINY, command, make_untrained
 
 MISTAKES = [
     ("--wrkdir=x", "unknown flag --wrkdir; did you mean --workdir?"),
@@ -52,10 +53,7 @@ MISTAKES = [
     ("--config.model.max_length=10", "batch.bucket_lengths: 21 is more than model.max_length=10"),
     ("--config.batch.tokens=40", "batch.tokens=40 does not fit a row of 48"),
     ("--config.model.encoder_layers=0", "model.encoder_layers must be at least 1, got 0"),
-    (
-        "--config.model.num_kv_heads=3",
-        "model.num_heads=4 cannot be shared evenly by num_kv_heads=3",
-    ),
+    ("--config.model.num_kv_heads=3", "num_heads=4 cannot be shared evenly by num_kv_heads=3"),
     ("--config.model.width=36", "model: rotary positions need an even head_width, got 9"),
     ("--config.model.norm_placement=prre", "got 'prre'; did you mean 'pre'?"),
     ("--config.architecture=recurent", "architecture must be one of transformer, recurrent"),
@@ -101,68 +99,93 @@ def test_a_mistake_is_one_sentence(arguments, sentence, tmp_path):
     assert sentence in text and "\n" not in text and len(text) < 240
 
 
+@pytest.mark.parametrize(
+    "name, override, sentence",
+    [
+        ("char_lm", "data.path=nowhere.txt", "data.path=nowhere.txt is not there"),
+        ("scan", "data.path=nowhere", "data.path=nowhere has no file simple_train.txt"),
+        ("multi30k", "data.path=nowhere", "data.path has no nowhere.en and nowhere.de"),
+        ("digits", "model.patch_size=3", "patches of 3x3 pixels do not fill an image of 8x8"),
+    ],
+)
+def test_data_is_read_before_anything_is_written(name, override, sentence, run_command, place):
+    arguments = f"--config={name}", f"--config.{override}"
+    status, _, error = run_command(*arguments, workdir="never")
+    assert status == 2 and sentence in error
+    assert not (place / "never").exists()
+
+
+def test_data_is_prepared_without_a_run_and_beam_needs_an_extra(run_command, place, monkeypatch):
+    status, printed, _ = run_command("--mode=prepare", *TINY, workdir="none")
+    assert status == 0 and "\nvalidation: 20 examples\n" in printed
+    assert not (place / "none").exists()
+    assert {"text", "tokens", "ids"} <= {path.name for path in (place / "cache").iterdir()}
+    monkeypatch.setattr(prepare, "find_spec", lambda name: None)
+    status, _, error = run_command("--mode=prepare", "--beam=--runner=DirectRunner", *TINY)
+    assert status == 2 and 'pip install ".[prepare]"' in error
+
+
 @pytest.mark.parametrize("mode", ["evaluate", "predict"])
 def test_a_run_that_is_not_there_or_not_trained(place, run_command, mode):
     status, _, error = run_command(f"--mode={mode}", workdir="nowhere")
-    assert status == 2
-    assert "nowhere holds no run: train one with --workdir=" in error
-    Workdir(place / "claimed").save_config(
-        Config.read(toy_translation.get_config("tiny").to_dict())
-    )
+    assert status == 2 and "nowhere holds no run: train one with --workdir=" in error
+    config = Config.read(toy_translation.get_config("tiny").to_dict())
+    Workdir(place / "claimed").save_config(config)
     status, _, error = run_command(f"--mode={mode}", workdir="claimed")
-    assert status == 2
-    assert "claimed has no checkpoint yet: train it first" in error
+    assert status == 2 and "claimed has no checkpoint yet: train it first" in error
+
+
+def test_a_flag_of_training_is_refused_where_a_run_is_used(tmp_path):
+    workdir = Workdir(tmp_path)
+    workdir.save_config(parse(["run.py", "--config=copy", "--config.train.steps=300"]).config)
+    workdir.checkpoints.mkdir()
+    for base in ([], ["--config=copy"]):
+        arguments = ["run.py", "--mode=evaluate", f"--workdir={tmp_path}", *base]
+        command = parse([*arguments, "--config.train.log_every=50"])
+        assert workdir.as_trained(command.config, command.fields).train.steps == 300
+        command = parse([*arguments, "--config.train.steps=200"])
+        with pytest.raises(UsageError, match="steps: 300 there, 200 here"):
+            workdir.as_trained(command.config, command.fields)
 
 
 @pytest.mark.parametrize(
-    "error",
-    [BrokenPipeError("of a user's code"), OSError("of the disk"), ValueError("a bug")],
+    "error", [BrokenPipeError("of a user's code"), OSError("of the disk"), ValueError("a bug")]
 )
 def test_an_error_of_other_code_keeps_its_traceback(run_command, monkeypatch, error):
     def train(*_):
         raise error
 
-    monkeypatch.setattr(commands, "train", train)
+    monkeypatch.setattr(training, "train", train)
     with pytest.raises(type(error)):
         run_command("--config=toy_translation:tiny", workdir="full")
 
 
+def run_process(command, **environment):
+    """Run a shell command in the root of the repository."""
+    environment = os.environ | environment
+    options = {"shell": True, "cwd": REPOSITORY, "capture_output": True, "text": True}
+    return subprocess.run(command, env=environment, check=False, **options)
+
+
 def test_output_that_nobody_reads_is_no_error():
     """The shell closes the pipe after the first line."""
-    command = f"{sys.executable} run.py --help | head -n 1"
-    ran = subprocess.run(command, shell=True, cwd=REPOSITORY, capture_output=True, text=True)
+    ran = run_process(f"{sys.executable} run.py --help | head -n 1")
     assert (ran.returncode, ran.stderr) == (0, "") and ran.stdout.startswith("usage: ")
 
 
 def test_platform_that_is_not_there_is_one_sentence():
-    ran = subprocess.run(
-        [sys.executable, "run.py", "--config=digits:tiny"],
-        cwd=REPOSITORY,
-        env=os.environ | {"JAX_PLATFORMS": "no_such"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ran = run_process(f"{sys.executable} run.py --config=digits:tiny", JAX_PLATFORMS="no_such")
     assert ran.returncode == 2 and ran.stderr.count("\n") == 1
     assert ran.stderr.startswith("run.py: jax cannot use JAX_PLATFORMS=no_such: ")
 
 
 def test_a_full_disk_ends_with_one_sentence(place, tmp_path):
-    """No file may exceed 20 KiB; a checkpoint does, written by threads of libraries."""
-    code = (
-        "import resource, runpy, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (20 * 1024,) * 2); "
-        "sys.argv[0] = 'run.py'; runpy.run_path('run.py', run_name='__main__')"
-    )
+    """No file may exceed 40 blocks; a checkpoint does, written by threads of libraries."""
     flags = "--config=digits:tiny", "--config.train.checkpoint_every=1"
-    arguments = command(place, tmp_path / "full", *flags)[1:]
-    ran = subprocess.run(
-        [sys.executable, "-c", code, *arguments],
-        cwd=REPOSITORY,
-        env=os.environ | {"PYTHONPATH": str(REPOSITORY), "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    arguments = " ".join(command(place, tmp_path / "full", *flags))
+    limited = f"ulimit -f 40; {sys.executable} {arguments}"
+    no_index = {"GIT_OPTIONAL_LOCKS": "0"}  # of which git would leave a part
+    ran = run_process(limited, JAX_DISABLE_MOST_OPTIMIZATIONS="1", **no_index)
     step = tmp_path / "full" / "checkpoints" / "1"
     assert ran.returncode == 2
     assert f"run.py: the checkpoint {step} cannot be written (File too large)" in ran.stderr
