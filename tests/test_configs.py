@@ -3,7 +3,6 @@
 import ast
 import importlib
 import re
-from functools import cache as once
 from functools import partial
 from pathlib import Path
 
@@ -87,14 +86,13 @@ def test_full_form_is_valid_and_has_the_fields_of_the_tiny_form(name):
 @pytest.fixture
 def fast(monkeypatch):
     """Share compiled steps; draw no curve; fit probes of senses in few iterations."""
-    learner = once(lambda: Learner(*given))
-    given = []
+    learners = []
 
-    def first_learner(*arguments):
-        given[:] = given or arguments
-        return learner()
+    def learner(*arguments):
+        learners[:] = learners or [Learner(*arguments)]
+        return learners[0]
 
-    monkeypatch.setattr("experiments.tasks.task.Learner", first_learner)
+    monkeypatch.setattr("experiments.tasks.task.Learner", learner)
     monkeypatch.setattr(training, "draw_learning_curve", lambda *_: None)
     rough = partial(linear_model.LogisticRegression, tol=1.0)
     monkeypatch.setattr(linear_model, "LogisticRegression", lambda max_iter: rough())

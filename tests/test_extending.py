@@ -5,7 +5,9 @@ import json
 import re
 import shlex
 import sys
+from contextlib import ExitStack
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -16,6 +18,7 @@ from experiments.config import load_config
 from experiments.workdir import Workdir
 from tests.command_line.command import in_repository
 from tests.experiments.initial_states import drawn_initial_states
+from tests.test_readme import FOUND
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "extending.md"
 SHORT = [
@@ -29,15 +32,13 @@ SHORT = [
 @pytest.fixture(autouse=True)
 def own_registries():
     """Forget plugins, and what they register, after each test."""
-    before_imports = {*sys.modules}
+    before = {*sys.modules}
     registries = [each for each in vars(registry).values() if isinstance(each, registry.Registry)]
-    before = [dict(each) for each in registries]
-    with in_repository(), drawn_initial_states():
+    with in_repository(), drawn_initial_states(), ExitStack() as stack:
+        for each in registries:
+            stack.enter_context(patch.dict(each))
         yield
-    for each, entries in zip(registries, before, strict=True):
-        each.clear()
-        each.update(entries)
-    for name in {*sys.modules} - before_imports:
+    for name in {*sys.modules} - before:
         if name.endswith("mine.py") or name == "my_plugin":
             del sys.modules[name]
 
@@ -78,17 +79,15 @@ def test_the_page_is_a_plugin_that_trains_and_is_evaluated(mine, tmp_path, capsy
 
 
 def test_the_commands_of_the_page_parse(mine, monkeypatch):
+    """The workdir of a command contains a run of the configuration of its name."""
+    names = {"mine": str(mine)}
+
     def load(workdir):
-        """Stand in for the config of a run in a workdir with the name of its config."""
-        return load_config(str(mine) if workdir.path.stem == "mine" else workdir.path.stem)
+        return load_config(names.get(workdir.path.stem, "toy_translation"))
 
     monkeypatch.setattr(Workdir, "load_config", load)
-    text = "\n".join(re.findall(r"```sh\n(.*?)```", PAGE.read_text(), re.DOTALL))
-    commands = re.findall(r"python (run\.py.*)", text.replace("\\\n", ""))
-    assert len(commands) >= 6
-    for command in commands:
-        arguments = shlex.split(command.replace("mine.py", str(mine)), comments=True)
-        parse(arguments)
+    for command in (each for each in FOUND if "mine.py" in each):
+        parse(shlex.split(command.replace("mine.py", str(mine))))
 
 
 @pytest.mark.parametrize("config", ["toy_translation", "packed_lm", "masked_lm", "word_vectors"])

@@ -4,8 +4,9 @@ import doctest
 import importlib
 import re
 import shlex
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from unittest.mock import patch
 
 import jax
 import numpy as np
@@ -14,6 +15,7 @@ import pytest
 from attention.modules import ACTIVATIONS, POSITIONS
 from docs.tutorial.pictures import PICTURES
 from experiments.cli import parse
+from experiments.config import load_config
 from experiments.sharding import TABLE
 from experiments.workdir import Workdir
 
@@ -30,22 +32,19 @@ def blocks(language, page):
 # tests/test_extending.py runs extending.md, the blocks of which are a plugin.
 PROGRAMS = [page for page in PAGES if blocks("python", page) and page != "docs/extending.md"]
 # The command of a measured page is that of the commit which it names.
-OTHERS = {"docs/extending.md", "docs/MODELS.md", "docs/BENCHMARKS.md"}
+OTHERS = {"docs/MODELS.md", "docs/BENCHMARKS.md"}
 SHELL = [block for page in PAGES if page not in OTHERS for block in blocks("sh", page)]
 FOUND = re.findall(r"python (run\.py[^#|\n]*)", "\n".join(SHELL).replace("\\\n", ""))
-COMMANDS = list(dict.fromkeys(" ".join(command.split()) for command in FOUND))
+COMMANDS = {" ".join(command.split()): None for command in FOUND if "mine.py" not in command}
 
 
 @pytest.fixture(autouse=True)
 def session_of_a_user(monkeypatch):
     monkeypatch.chdir(REPOSITORY)
-    registries = ACTIVATIONS, POSITIONS, TABLE  # the snippets add names
-    before = [{**registry} for registry in registries]
-    with jax.numpy_dtype_promotion("standard"):
+    with jax.numpy_dtype_promotion("standard"), ExitStack() as stack:
+        for registry in (ACTIVATIONS, POSITIONS, TABLE):  # the snippets add names
+            stack.enter_context(patch.dict(registry))
         yield
-    for registry, names in zip(registries, before, strict=True):
-        registry.clear()
-        registry.update(names)
 
 
 @pytest.mark.parametrize("page", PROGRAMS)
@@ -72,14 +71,10 @@ def test_sketch_equals_the_definition():
     np.testing.assert_allclose(scaled_dot_product(query, key, value, causal)[0], sketch, rtol=2e-5)
 
 
-def load_default_config(workdir):
-    """Stand in for `Workdir.load_config` of a workdir with the name of its configuration."""
-    return importlib.import_module(f"configs.{workdir.path.name}").get_config()
-
-
 @pytest.mark.parametrize("command", COMMANDS)
 def test_command_parses(command, monkeypatch):
-    monkeypatch.setattr(Workdir, "load_config", load_default_config)
+    """The workdir of a command contains a run of the configuration of its name."""
+    monkeypatch.setattr(Workdir, "load_config", lambda workdir: load_config(workdir.path.name))
     with suppress(SystemExit):  # after --help
         parse(shlex.split(command))
 

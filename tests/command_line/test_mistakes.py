@@ -24,8 +24,6 @@ MISTAKES = [
     ("--config.model.widht=3", "no field 'model.widht'; did you mean --config.model.width?"),
     ("--config.widht=3", "no field 'widht'; did you mean --config.model.width?"),
     ("--config.model.width=wide", "model.width must be an integer, got 'wide'"),
-    ("--config.train.beta1=x", "train.beta1 must be a number, got 'x'"),
-    ("--config.model.remat=7", "model.remat must be True or False, got 7"),
     ("--mode=sweep --seeds=0,0", "the run 'seed=0' occurs twice"),
     ("--mode=sweep --seeds=0 --grid.seed=1", "the seeds of the sweep are given twice, by --seeds"),
     ("--mode=sweep --grid.model.width=8,", "--grid.model.width needs a list of values"),
