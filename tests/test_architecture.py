@@ -78,22 +78,6 @@ def test_imports_run_one_way_and_no_file_is_executed(path):
     assert faults((REPOSITORY / path).read_text(), path.as_posix()) == []
 
 
-@pytest.mark.parametrize(
-    "path, source",
-    [
-        ("attention/primitives/new.py", "from attention.modules import multi_head"),
-        ("attention/modules/new.py", "from attention.weights import load"),
-        ("attention/modules/new.py", "import torch"),
-        ("attention/modules/new.py", "import jax._src.core"),
-        ("experiments/data/new.py", "from experiments.tasks.task import Task"),
-        ("experiments/new.py", "from pickle import load"),
-        ("experiments/new.py", "eval(text)"),
-    ],
-)
-def test_fault_is_detected(path, source):
-    assert len(faults(source, path)) == 1
-
-
 def test_equation_has_at_most_twenty_five_lines():
     assert len(inspect.getsource(scaled_dot_product).splitlines()) <= 25
 
@@ -105,24 +89,16 @@ start = time.process_time()
 import attention
 print(time.process_time() - start)
 print([name for name in sys.modules if "pallas.triton" in name or "splash" in name])
-try:
-    jax.devices()
-except RuntimeError as error:
-    print(error)
+jax.devices()
 """
 
 
 def test_import_is_fast_and_starts_no_backend():
     """No backend has this name, so starting one fails; kernels are imported on first use."""
-    result = subprocess.run(
-        [sys.executable, "-c", IMPORT],
-        cwd=REPOSITORY,
-        env=os.environ | {"JAX_PLATFORMS": "no_such_platform"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    seconds, kernels, *error = result.stdout.splitlines()
+    options = {"cwd": REPOSITORY, "capture_output": True, "text": True, "check": False}
+    environment = os.environ | {"JAX_PLATFORMS": "no_such_platform"}
+    ran = subprocess.run([sys.executable, "-c", IMPORT], env=environment, **options)
+    seconds, kernels = ran.stdout.splitlines()
     assert float(seconds) < 0.5  # of the processor, without dependencies
     assert kernels == "[]"
-    assert "no_such_platform" in "".join(error)
+    assert "no_such_platform" in ran.stderr

@@ -97,11 +97,6 @@ def test_the_dataset_of_the_page_serves_each_task_that_reads_it(config, mine):
     assert (type(data).__name__, data.longest) == ("BracketsData", 8)
 
 
-def test_a_dataset_that_does_not_serve_the_task(mine, capsys):
-    sentence = failure(capsys, f"--plugin={mine}", "--config=digits", "--config.data.name=brackets")
-    assert "data.name of task='classification' must be one of" in sentence
-
-
 def test_a_plugin_may_be_a_module_and_its_errors_keep_their_traceback(
     tmp_path, monkeypatch, capsys
 ):

@@ -10,6 +10,7 @@ from experiments.cli import parse
 from experiments.errors import DivergedError, UsageError
 from experiments.workdir import Workdir
 from run import call
+from tests.command_line.command import write_measured
 
 WIDTHS = "--grid.model.width=32,64"
 
@@ -22,16 +23,6 @@ def runs_of(*arguments, **config):
     return command(*arguments, **config).runs
 
 
-def write_results(workdir, accuracy, steps=20):
-    """Write the files that a training leaves behind."""
-    splits = {"test": {"accuracy": accuracy, "nll": 1.0, "first_word": 0.25}}
-    results = {"step": steps, "ended": True, "train_steps": steps, "training_seconds": 90.0}
-    workdir.results.write_text(json.dumps({**results, "parameters": 7, "splits": splits}))
-    row = {"nll": 2.0, "accuracy": 0.25}
-    rows = [{"step": 20, "split": split, **row} for split in ("train", "validation")]
-    (workdir.path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-
 @pytest.fixture
 def trained(monkeypatch):
     """Replace training and the figure; return names and W&B projects of the trained runs."""
@@ -41,7 +32,8 @@ def trained(monkeypatch):
         trained.append((workdir.path.name, wandb))
         if config.model.width == 48:
             raise DivergedError("the loss became nan")
-        write_results(workdir, config.model.width / 64 - config.seed / 10)
+        accuracy = config.model.width / 64 - config.seed / 10
+        write_measured(workdir.path, {"accuracy": accuracy, "nll": 1.0, "first_word": 0.25})
 
     monkeypatch.setattr(sweep, "train", train)
     monkeypatch.setattr(sweep, "draw_runs", lambda *_: None)
@@ -87,7 +79,7 @@ def test_the_same_command_trains_only_unfinished_runs(tmp_path, trained):
     workdir = Workdir(tmp_path / "sweep")
     sweep.sweep(runs_of("--seeds=0,1"), workdir, tmp_path)
     sweep.sweep(runs_of("--seeds=0,1"), workdir, tmp_path)
-    write_results(Workdir(workdir.path / "seed=1"), 0.5, steps=10)  # of 20
+    write_measured(workdir.path / "seed=1", {"accuracy": 0.5}, train_steps=10)  # of 20
     again = parse(["run.py", "--mode=sweep", f"--workdir={workdir.path}"])
     assert again.runs == runs_of("--seeds=0,1")
     sweep.sweep(again.runs, workdir, tmp_path)

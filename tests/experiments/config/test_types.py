@@ -6,13 +6,15 @@ from functools import reduce
 
 import pytest
 
-from attention import modules
+from attention.modules import ACTIVATIONS, NORMS, POSITIONS
 from experiments.cli import parse
 from experiments.config import Config
 from experiments.config.parts import EncoderDecoderModel, ExpertsPart, RecurrentModel
 from experiments.data.toy import ToyData
 from experiments.errors import UsageError
-from experiments.registry import DATASETS, TASKS, task
+from experiments.registry import TASKS, task
+
+REGISTRIES = {"positions": POSITIONS, "qk_norm": NORMS, "activation": ACTIVATIONS}
 
 
 def read(task="translation", **parts):
@@ -65,12 +67,8 @@ def test_the_text_of_a_flag_is_a_value_of_the_type_of_its_field(flag, value):
     assert (read, type(read)) == (value, type(value))
 
 
-@pytest.mark.parametrize(
-    "name, registry",
-    [("positions", "POSITIONS"), ("qk_norm", "NORMS"), ("activation", "ACTIVATIONS")],
-)
+@pytest.mark.parametrize("name, registry", REGISTRIES.items())
 def test_a_name_that_a_plugin_registers(name, registry, monkeypatch):
-    registry = getattr(modules, registry)
     with pytest.raises(UsageError, match=f"model.{name} must be one of"):
         read(model={name: "mine"})
     monkeypatch.setitem(registry, "mine", next(iter(registry.values())))
@@ -116,9 +114,3 @@ def test_a_flag_chooses_architecture_and_data():
 def test_a_name_is_registered_once():
     with pytest.raises(ValueError, match="task='translation' is registered already"):
         task("translation", None)(type("Mine", (), {}))
-
-
-def test_a_vocabulary_is_shared_where_the_source_shares_it():
-    for name, dataset in DATASETS.items():
-        text, is_shared = dataset.source.text, dataset.config.is_shared
-        assert is_shared is None or is_shared == getattr(text, "shared", False), name
