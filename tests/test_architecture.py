@@ -46,7 +46,7 @@ FILES = [
 
 
 def imported(source: str) -> list[str]:
-    """List the dotted names of the modules, and of the members of modules, that a file imports."""
+    """List the dotted names of modules, and of their members, that a file imports."""
     names = []
     for node in ast.walk(ast.parse(re.sub(r"if TYPE_CHECKING:\n(    .*\n)+", "", source))):
         if isinstance(node, ast.Import):

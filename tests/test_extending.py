@@ -21,12 +21,10 @@ from tests.experiments.initial_states import drawn_initial_states
 from tests.test_readme import FOUND
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "extending.md"
-SHORT = [
-    *("--config.train.steps=4", "--config.train.warmup_steps=2", "--config.train.log_every=2"),
-    *(f"--config.train.{name}_every=4" for name in ("evaluate", "sample", "checkpoint")),
-    "--config.train.loss=focal",
-    *("--config.model.width=16", "--config.model.encoder_layers=1", "--config.data.train=500"),
-]
+SHORT = """
+    train.steps=4 train.warmup_steps=2 train.log_every=2 train.evaluate_every=4 train.loss=focal
+    model.width=16 model.encoder_layers=1 data.train=500
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +59,8 @@ def failure(capsys, *arguments):
 def test_the_page_is_a_plugin_that_trains_and_is_evaluated(mine, tmp_path, capsys, monkeypatch):
     where = [f"--workdir={tmp_path / 'run'}", f"--cache={tmp_path / 'cache'}"]
     command = ["run.py", f"--plugin={mine}", *where]
-    assert run.main([*command, f"--config={mine}", *SHORT]) == 0
+    short = [f"--config.{field}" for field in SHORT.split()]
+    assert run.main([*command, f"--config={mine}", *short]) == 0
     (scores,) = json.loads((tmp_path / "run" / "results.json").read_text())["splits"].values()
     assert 0 < scores["accuracy"] < 1
     assert "( )" in (tmp_path / "run" / "samples.txt").read_text()
@@ -80,12 +79,8 @@ def test_the_page_is_a_plugin_that_trains_and_is_evaluated(mine, tmp_path, capsy
 
 def test_the_commands_of_the_page_parse(mine, monkeypatch):
     """The workdir of a command contains a run of the configuration of its name."""
-    names = {"mine": str(mine)}
-
-    def load(workdir):
-        return load_config(names.get(workdir.path.stem, "toy_translation"))
-
-    monkeypatch.setattr(Workdir, "load_config", load)
+    paths = {"mine": str(mine), "toy_translation": "toy_translation"}
+    monkeypatch.setattr(Workdir, "load_config", lambda run: load_config(paths[run.path.stem]))
     for command in (each for each in FOUND if "mine.py" in each):
         parse(shlex.split(command.replace("mine.py", str(mine))))
 

@@ -27,16 +27,11 @@ def test_a_config_survives_json(task):
     assert Config.read(json.loads(config.to_json())) == config
 
 
-def test_names_choose_the_types():
+def test_parts_have_the_types_of_the_task_or_are_left_out():
     assert (read().data, type(read().model)) == (ToyData(), EncoderDecoderModel)
-    assert type(read(architecture="recurrent").model) is RecurrentModel
-    assert read("masked_language_model").decoding is None
-    assert read(data={"name": "parallel"}).text.kind == "bpe"
-
-
-def test_a_part_that_is_none_is_left_out():
-    assert "experts" not in read("language_model").to_dict()["model"]
     assert {"text", "literature"}.isdisjoint(read().to_dict())
+    assert "decoding" not in read("masked_language_model").to_dict()
+    assert "experts" not in read("language_model").to_dict()["model"]
     model = read("language_model", model={"experts": {"number": 8}}).model
     assert model.experts == ExpertsPart(number=8)
 
