@@ -4,7 +4,6 @@ import ast
 import importlib
 import re
 from functools import partial
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -13,7 +12,7 @@ from sklearn import linear_model
 
 from experiments import train as training
 from experiments.cli import OTHER_TASKS, with_fields
-from experiments.config import Config, config_files
+from experiments.config import REPOSITORY, Config, config_files
 from experiments.config.build import flat
 from experiments.errors import UsageError
 from experiments.evaluate import evaluate
@@ -24,7 +23,6 @@ from experiments.tasks.translation import Translation
 from experiments.workdir import Workdir
 from tests.experiments.initial_states import drawn_initial_states
 
-REPOSITORY = Path(__file__).resolve().parent.parent
 CARDS = {path.stem: ast.get_docstring(ast.parse(path.read_text())) for path in config_files()}
 OTHERS = {"benchmark", "benchmark_models", "presets", "pretrained"}  # no training
 TRAINED = [name for name in CARDS if name not in OTHERS]

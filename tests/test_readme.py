@@ -15,11 +15,10 @@ import pytest
 from attention.modules import ACTIVATIONS, POSITIONS
 from docs.tutorial.pictures import PICTURES
 from experiments.cli import parse
-from experiments.config import load_config
+from experiments.config import REPOSITORY, load_config
 from experiments.sharding import TABLE
 from experiments.workdir import Workdir
 
-REPOSITORY = Path(__file__).resolve().parent.parent
 PAGES = ["README.md", "CONTRIBUTING.md"]
 PAGES += sorted(str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / "docs").rglob("*.md"))
 TEXTS = {page: (REPOSITORY / page).read_text(encoding="utf-8") for page in PAGES}

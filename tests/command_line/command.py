@@ -3,19 +3,17 @@
 import contextlib
 import io
 import json
-from pathlib import Path
 
 import jax
 import pytest
 
 import run
 from experiments.checkpoint import CheckpointWriter, Progress
-from experiments.config import Config, load_config
+from experiments.config import REPOSITORY, Config, load_config
 from experiments.registry import TASKS
 from experiments.workdir import Workdir
 from tests.experiments.initial_states import drawn_initial_states
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 # On two devices, as the whole run.
 TINY = ("--config=configs/toy_translation.py:tiny", "--config.mesh.data=2")
 

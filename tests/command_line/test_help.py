@@ -6,11 +6,9 @@ import pytest
 
 import run
 from experiments.cli import FLAGS, MODES, parse
-from experiments.config import load_config
+from experiments.config import REPOSITORY, load_config
 from experiments.errors import UsageError
 from experiments.workdir import Workdir
-
-REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def shown(capsys, *arguments):

@@ -39,7 +39,6 @@ def test_parts_have_the_types_of_the_task_or_are_left_out():
 @pytest.mark.parametrize(
     "flag, value",
     [
-        ("model.num_kv_heads=2", 2),
         ("model.num_kv_heads=None", None),
         ("model.remat=true", True),
         ("train.learning_rate=1", 1.0),
