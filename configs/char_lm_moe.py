@@ -14,14 +14,14 @@ score      char_lm_moe_shakespeare: validation loss: 1.610 (for comparison: 1.88
 from ml_collections import ConfigDict
 
 from configs import char_lm, defaults
-from experiments.config.build import as_config_dict
+from experiments.config.build import as_tree
 from experiments.config.parts import ExpertsPart
 
 
 def get_config(form: str = "") -> ConfigDict:
     """The experiment, or its tiny form that ends in seconds."""
     config = char_lm.get_config(form)
-    config.model.experts = as_config_dict(ExpertsPart())
+    config.model.experts = as_tree(ExpertsPart())
     if defaults.is_tiny(form):
         config.model.decoder_layers = 2
     else:

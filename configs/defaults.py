@@ -5,8 +5,8 @@ from pathlib import Path
 from ml_collections import ConfigDict
 
 from experiments.config import Config
-from experiments.config.build import as_config_dict
-from experiments.config.parts import EncoderDecoderModel, RecurrentModel
+from experiments.config.build import as_tree
+from experiments.config.parts import RecurrentModel
 from experiments.errors import UsageError
 
 SAMPLES = Path(__file__).parent / "samples"  # data of the tiny forms
@@ -14,7 +14,7 @@ SAMPLES = Path(__file__).parent / "samples"  # data of the tiny forms
 
 def new(task: str, data: str, steps: int) -> ConfigDict:
     """Return a config of a task on a dataset, with `steps` steps of training."""
-    config = as_config_dict(Config.read({"task": task, "data": {"name": data}}))
+    config = ConfigDict(Config.read({"task": task, "data": {"name": data}}).to_dict())
     set_steps(config.train, steps)
     return config
 
@@ -48,14 +48,9 @@ def make_tiny(config: ConfigDict) -> ConfigDict:
     return config
 
 
-def transformer() -> ConfigDict:
-    """Return the sizes and choices of a Transformer that translates."""
-    return as_config_dict(EncoderDecoderModel())
-
-
 def recurrent() -> ConfigDict:
     """Return the sizes and choices of a recurrent encoder-decoder."""
-    return as_config_dict(RecurrentModel())
+    return ConfigDict(as_tree(RecurrentModel()))
 
 
 def is_tiny(form: str) -> bool:

@@ -14,7 +14,7 @@ score      that of the checkpoint: logits agree with Transformers to 1e-5 (tests
 
 from ml_collections import ConfigDict
 
-from experiments.config.build import as_config_dict
+from experiments.config.build import as_tree
 from experiments.config.parts import PretrainedPart
 
 
@@ -23,5 +23,5 @@ def get_config(form: str = "") -> ConfigDict:
     del form
     config = ConfigDict()
     config.task = "pretrained"
-    config.decoding = as_config_dict(PretrainedPart())
+    config.decoding = as_tree(PretrainedPart())
     return config

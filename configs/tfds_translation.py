@@ -14,7 +14,7 @@ score      not run
 from ml_collections import ConfigDict
 
 from configs import defaults, multi30k
-from experiments.config.build import as_config_dict
+from experiments.config.build import as_tree
 from experiments.data.tfds import TfdsData
 
 
@@ -22,7 +22,7 @@ def get_config(form: str = "") -> ConfigDict:
     """The experiment, or its tiny form that ends in seconds."""
     config = multi30k.get_config(form)
     del config.literature
-    config.data = data = as_config_dict(TfdsData())
+    config.data = data = ConfigDict(as_tree(TfdsData()))
     data.dataset = "ted_hrlr_translate/pt_to_en"  # newest version; another one after a colon
     data.path = ""  # folder of all datasets; "": that of TFDS, ~/tensorflow_datasets
     data.source = "pt"

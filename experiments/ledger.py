@@ -20,10 +20,5 @@ def ledger(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     del config, cache
     if not workdir.path.is_dir():
         raise UsageError(f"there is no folder {workdir.path}: name one of runs by --workdir")
-    rows = []
-    for name, runs in read_runs(workdir.path).items():
-        for row in score_rows({name: runs}):
-            about = {key: row.pop(key) for key in ("run", "seeds", "minutes", "split")}
-            scores = ", ".join(f"{score} {text}" for score, text in row.items() if text)
-            rows.append(about | {"scores": scores})
+    rows = score_rows(read_runs(workdir.path), in_one_cell=True)
     print(markdown_table(rows), end="")

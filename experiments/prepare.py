@@ -21,12 +21,7 @@ Arrays = tuple[np.ndarray, ...]
 def prepare(config: Config, workdir: Workdir, cache: Path, *, beam: str | None = None) -> None:
     """Store the data of a config in `cache`, where it is stored anyway by the first training.
 
-    Args:
-        config: of the run.
-        workdir: of the run; see `Task.prepare`.
-        cache: folder of prepared data.
-        beam: options of Apache Beam, separated by blanks, whose workers compute the ids; this
-            process computes them if None.
+    With `beam`, options separated by blanks, workers of Apache Beam compute the ids.
 
     Raises:
         UsageError: data that cannot be read or learned from, or that does not fit; no Beam.

@@ -44,18 +44,16 @@ class Run(NamedTuple):
             if row["split"] == "validation" and row["step"] <= results["step"]:
                 splits["validation"] = {name: row[name] for name in row if name != "step"}
         scores = {
-            split: {score: value for score, value in values.items() if is_number(value)}
+            split: {
+                score: value for score, value in values.items() if isinstance(value, int | float)
+            }
             for split, values in (splits | results["splits"]).items()
         }
         return cls(folder, name, seed, results, scores)
 
 
 def read_runs(folder: Path, names: Iterable[str] | None = None) -> dict[str, list[Run]]:
-    """Read runs below a folder, those that differ in their seed together.
-
-    Args:
-        folder: of the workdirs.
-        names: of the runs, relative to the folder; by default of all that were measured.
+    """Read the named runs below a folder, or all, those that differ in their seed together.
 
     Raises:
         UsageError: there is none, or one is damaged.
@@ -72,16 +70,11 @@ def read_runs(folder: Path, names: Iterable[str] | None = None) -> dict[str, lis
     return groups
 
 
-def is_number(value: object) -> bool:
-    """Return whether a value of the results is a score."""
-    return isinstance(value, int | float)
-
-
 def line_of(split: str, scores: Mapping[str, Any]) -> str:
     """Return the scores of a split in a line: those of `SHOWN` come first."""
     texts = []
     for name in dict.fromkeys([*SHOWN, *scores]):
-        if is_number(scores.get(name)) and name not in NOT_SHOWN:
+        if isinstance(scores.get(name), int | float) and name not in NOT_SHOWN:
             label, form = SHOWN.get(name, (name, "{:.3f}"))
             texts.append(f"{label} {form.format(scores[name])}")
     return f"{split:13s} {'   '.join(texts)}"
@@ -104,28 +97,32 @@ def score_label(score: str) -> str:
     return SHOWN.get(score, (score.replace("_", " "),))[0]
 
 
-def score_rows(groups: Mapping[str, Sequence[Run]]) -> list[dict[str, str]]:
-    """Return a row of a table for each group of runs and split."""
-    measured = [
-        scores for runs in groups.values() for run in runs for scores in run.scores.values()
-    ]
-    every = {name for scores in measured for name in scores}
+def score_rows(
+    groups: Mapping[str, Sequence[Run]], *, in_one_cell: bool = False
+) -> list[dict[str, str]]:
+    """Return a row of a table for each group of runs and split; scores are columns, or one text."""
+    splits = [scores for runs in groups.values() for run in runs for scores in run.scores.values()]
+    every = {name for scores in splits for name in scores}
     columns = [name for name in ("loss", *SHOWN) if name in every]
     columns += sorted(every - {*columns, *NOT_SHOWN})
     rows = []
     for name, runs in groups.items():
         for split in runs[0].scores:
-            row = {
+            scores = [run.scores.get(split, {}) for run in runs]
+            cells = {}
+            for score in columns:
+                values = [each[score] for each in scores if score in each]
+                cells[score_label(score)] = format_score(score, values)
+            if in_one_cell:
+                texts = (f"{label} {text}" for label, text in cells.items() if text)
+                cells = {"scores": ", ".join(texts)}
+            about = {
                 "run": name,
                 "seeds": ", ".join(str(run.seed) for run in runs),
                 "minutes": f"{min(run.results['training_seconds'] for run in runs) / 60:.1f}",
                 "split": split,
             }
-            scores = [run.scores.get(split, {}) for run in runs]
-            for score in columns:
-                values = [each[score] for each in scores if score in each]
-                row[score_label(score)] = format_score(score, values)
-            rows.append(row)
+            rows.append(about | cells)
     return rows
 
 

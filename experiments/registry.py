@@ -24,27 +24,15 @@ class Registry(dict[str, Entry]):
         """
         if name in self:
             raise ValueError(f"{self._field}={name!r} is registered already")
-
-        def register(entry: Entry) -> Entry:
-            self[name] = entry
-            return entry
-
-        return register
+        return lambda entry: self.setdefault(name, entry)
 
     def __missing__(self, name: str) -> Entry:
         """Raise a ValueError that lists the known names."""
         one_of(self._field, name, tuple(self))
-        raise AssertionError
 
 
 class Dataset(NamedTuple):
-    """What a config needs to know of a dataset.
-
-    Attributes:
-        config: type of `config.data`.
-        source: reads its examples, an `experiments.data.source.Source`.
-        contains: kinds of its examples, such as "text"; it serves each task that reads one of them.
-    """
+    """A registered dataset; see `dataset`."""
 
     config: type
     source: Any
@@ -52,21 +40,13 @@ class Dataset(NamedTuple):
 
 
 class TaskParts(NamedTuple):
-    """Types of the parts of a config of a task.
+    """Types of the parts of a config of a task."""
 
-    Attributes:
-        reads: kinds of examples; each dataset that contains one of them serves the task.
-        models: by `architecture`; the first is the default.
-        batch: of its batches.
-        train: of its training.
-        decoding: how it writes; None if it writes nothing.
-    """
-
-    reads: Sequence[str]
-    models: Mapping[str, type]
+    reads: Sequence[str]  # kinds of examples; a dataset that contains one of them serves the task
+    models: Mapping[str, type]  # by `architecture`; the first is the default
     batch: type
     train: type
-    decoding: type | None = None
+    decoding: type | None = None  # how it writes; None if it writes nothing
 
 
 DATASETS: Registry[Dataset] = Registry("data.name")

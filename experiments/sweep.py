@@ -21,13 +21,9 @@ from experiments.workdir import Workdir
 def sweep(
     runs: Mapping[str, Config], workdir: Workdir, cache: Path, wandb: str | None = None
 ) -> None:
-    """Train each run, and write `sweep.json`, `sweep.md` and `sweep.png`.
+    """Train each run in a folder of `workdir`; write `sweep.json`, `sweep.md` and `sweep.png`.
 
-    Args:
-        runs: config of each run; names that differ in "seed=N" alone have one row.
-        workdir: contains a folder for each run.
-        cache: folder of generated data.
-        wandb: project of Weights & Biases that takes the metrics of each run too.
+    Runs whose names differ in "seed=N" alone have one row of the table.
 
     Raises:
         UsageError: before any training: data, a model or a workdir that does not fit; after it: no
@@ -54,11 +50,9 @@ def train_all(
     workdirs = {name: Workdir(workdir.path / name) for name in runs}
     resolved = {}
     for name, run in runs.items():
-        try:
-            task = TASKS[run.task].prepare(run, cache, workdirs[name])
-            print(f"{name}: {task.learner.num_parameters:,} parameters", flush=True)
-        except UsageError as error:
-            raise UsageError(f"{name}: {error}") from error
+        print(f"{name}: ", end="", flush=True)
+        task = TASKS[run.task].prepare(run, cache, workdirs[name])
+        print(f"{task.learner.num_parameters:,} parameters", flush=True)
         resolved[name] = task.config  # with the steps of a duration
     for name, run in resolved.items():
         workdirs[name].save_config(run)

@@ -16,9 +16,8 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-from experiments.config import Config
-from experiments.config.build import as_config_dict, as_tree, differences, flat, in_lines, is_within
-from experiments.config.files import REPOSITORY, is_imported
+from experiments.config import REPOSITORY, Config, is_imported
+from experiments.config.build import as_tree, differences, flat, in_lines, is_within
 from experiments.config.parts import MeshPart
 from experiments.devices import num_cores
 from experiments.errors import UsageError
@@ -159,7 +158,7 @@ class Workdir:
         if (plugin := tree.get("plugin")) and not is_imported(plugin):
             raise UsageError(f"{self.path} was trained with a plugin: give --plugin={plugin}")
         try:
-            return as_config_dict(Config.read(tree)) if tree["task"] in TASKS else ConfigDict(tree)
+            return ConfigDict(Config.read(tree).to_dict() if tree["task"] in TASKS else tree)
         except (ValueError, UsageError) as error:
             raise UsageError(
                 f"{self.config} cannot be read, it is damaged or of another version: {error}"

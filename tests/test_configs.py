@@ -4,15 +4,15 @@ import ast
 import importlib
 import re
 from functools import partial
-from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
+from sklearn import linear_model
 
 from experiments import train as training
 from experiments.cli import OTHER_TASKS, with_fields
-from experiments.config import Config
+from experiments.config import REPOSITORY, Config, config_files
 from experiments.config.build import flat
 from experiments.errors import UsageError
 from experiments.evaluate import evaluate
@@ -23,20 +23,10 @@ from experiments.tasks.translation import Translation
 from experiments.workdir import Workdir
 from tests.experiments.initial_states import drawn_initial_states
 
-REPOSITORY = Path(__file__).resolve().parent.parent
-HELPERS = {"defaults"}
-NAMES = sorted(path.stem for path in (REPOSITORY / "configs").glob("*.py"))
-LAUNCHABLE = [name for name in NAMES if name not in HELPERS]
-BENCHMARKS = {"benchmark", "benchmark_models"}
-OTHERS = BENCHMARKS | {"presets", "pretrained"}  # no training
-TRAINED = [name for name in LAUNCHABLE if name not in OTHERS]
+CARDS = {path.stem: ast.get_docstring(ast.parse(path.read_text())) for path in config_files()}
+OTHERS = {"benchmark", "benchmark_models", "presets", "pretrained"}  # no training
+TRAINED = [name for name in CARDS if name not in OTHERS]
 FORMS = {"presets": "gpt2_small"}  # presets have no form without a name
-
-
-def load(name, form=""):
-    return importlib.import_module(f"configs.{name}").get_config(form)
-
-
 # One of each task and architecture, and of each kind of example. The others have their programs in
 # other sizes, with other data or with one other choice in the model: their training step is traced,
 # and `make test-slow` trains them too.
@@ -51,16 +41,13 @@ TRANSLATE = {"toy_translation_rnn", "multi30k"}
 MEASURED_AGAIN = {"char_lm": None, "masked_lm": "test", "digits": None, "word_vectors": "test"}
 
 
-@pytest.fixture(autouse=True)
-def standard_promotion():
-    """Optax multiplies integer steps with floats, which the strict session would refuse."""
-    with jax.numpy_dtype_promotion("standard"):
-        yield
+def load(name, form=""):
+    return importlib.import_module(f"configs.{name}").get_config(form)
 
 
 @pytest.fixture(autouse=True)
-def initial_states():
-    with drawn_initial_states():
+def session_of_a_user():
+    with jax.numpy_dtype_promotion("standard"), drawn_initial_states():
         yield
 
 
@@ -72,21 +59,18 @@ def cache(tmp_path_factory):
 def fields(config):
     """Return the names of all fields, without those of published scores, which decide nothing."""
     others = "literature.", "model.rotary.", "model.relative."  # of positions that are not chosen
-    return {name for name in flat(config) if not name.startswith(others)}
+    return {name for name in flat(config.to_dict()) if not name.startswith(others)}
 
 
-@pytest.mark.parametrize("name", LAUNCHABLE)
+@pytest.mark.parametrize("name", CARDS)
 def test_the_card_contains_command_hardware_time_and_score(name):
-    card = ast.get_docstring(ast.parse((REPOSITORY / "configs" / f"{name}.py").read_text()))
-    for entry in ("command ", "hardware ", "time ", "score "):
-        assert entry in card
-    assert f"configs/{name}.py" in card
-    assert not re.search(r"\b(TODO|TIME|SCORE)\b", card)
-    for page in re.findall(r"docs/\w+\.md", card):
+    for entry in ("command ", "hardware ", "time ", "score ", f"configs/{name}.py"):
+        assert entry in CARDS[name]
+    for page in re.findall(r"docs/\w+\.md", CARDS[name]):
         assert (REPOSITORY / page).exists()
 
 
-@pytest.mark.parametrize("name", LAUNCHABLE)
+@pytest.mark.parametrize("name", CARDS)
 def test_full_form_is_valid_and_has_the_fields_of_the_tiny_form(name):
     config = load(name, FORMS.get(name, ""))
     with_fields(config, {})
@@ -98,34 +82,25 @@ def test_full_form_is_valid_and_has_the_fields_of_the_tiny_form(name):
 
 
 @pytest.fixture
-def compile_once(monkeypatch):
-    """Share the compiled steps between training and evaluation."""
+def fast(monkeypatch):
+    """Share compiled steps; draw no curve; fit probes of senses in few iterations."""
     learners = []
 
     def learner(*arguments):
-        if not learners:
-            learners.append(Learner(*arguments))
+        learners[:] = learners or [Learner(*arguments)]
         return learners[0]
 
     monkeypatch.setattr("experiments.tasks.task.Learner", learner)
-
-
-@pytest.fixture
-def rough_probes(monkeypatch):
-    """Fit the probes of senses in few iterations; tests/experiments/analysis tests exact ones."""
-
-    from sklearn import linear_model
-
+    monkeypatch.setattr(training, "draw_learning_curve", lambda *_: None)
     rough = partial(linear_model.LogisticRegression, tol=1.0)
     monkeypatch.setattr(linear_model, "LogisticRegression", lambda max_iter: rough())
 
 
-@pytest.mark.usefixtures("compile_once", "rough_probes")
+@pytest.mark.usefixtures("fast")
 @pytest.mark.parametrize("name", TRAINS)
 def test_tiny_form_trains_and_is_measured_again(name, tmp_path, cache, monkeypatch):
     config, workdir = load(name, "tiny"), Workdir(tmp_path / "run")
     config.train.steps, config.train.warmup_steps = 2, 1
-    monkeypatch.setattr(training, "draw_learning_curve", lambda *_: None)
     if config.task == "translation" and name not in TRANSLATE:
         monkeypatch.setattr(Translation, "measure", Task.measure)
         monkeypatch.setattr(Translation, "sample", lambda *_: "")
@@ -144,7 +119,8 @@ def test_tiny_form_trains_and_is_measured_again(name, tmp_path, cache, monkeypat
 @pytest.mark.parametrize("name", [name for name in TRAINED if name not in COMPILED])
 def test_step_of_the_tiny_form_is_traced(name, cache):
     """The examples of all splits fit the model."""
-    task = TASKS[load(name, "tiny").task].prepare(Config.read(load(name, "tiny").to_dict()), cache)
+    config = Config.read(load(name, "tiny").to_dict())
+    task = TASKS[config.task].prepare(config, cache)
     for split in task.known_splits:
         task.ids(split)
     learner, state = task.learner, task.learner.abstract_state

@@ -1,10 +1,12 @@
-"""README and docs: Python blocks run, commands parse, links and named functions exist."""
+"""README, docs and docstrings: programs run, commands parse, links and named functions exist."""
 
+import doctest
 import importlib
 import re
 import shlex
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from unittest.mock import patch
 
 import jax
 import numpy as np
@@ -13,10 +15,10 @@ import pytest
 from attention.modules import ACTIVATIONS, POSITIONS
 from docs.tutorial.pictures import PICTURES
 from experiments.cli import parse
+from experiments.config import REPOSITORY, load_config
 from experiments.sharding import TABLE
 from experiments.workdir import Workdir
 
-REPOSITORY = Path(__file__).resolve().parent.parent
 PAGES = ["README.md", "CONTRIBUTING.md"]
 PAGES += sorted(str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / "docs").rglob("*.md"))
 TEXTS = {page: (REPOSITORY / page).read_text(encoding="utf-8") for page in PAGES}
@@ -29,22 +31,19 @@ def blocks(language, page):
 # tests/test_extending.py runs extending.md, the blocks of which are a plugin.
 PROGRAMS = [page for page in PAGES if blocks("python", page) and page != "docs/extending.md"]
 # The command of a measured page is that of the commit which it names.
-OTHERS = {"docs/extending.md", "docs/MODELS.md", "docs/BENCHMARKS.md"}
+OTHERS = {"docs/MODELS.md", "docs/BENCHMARKS.md"}
 SHELL = [block for page in PAGES if page not in OTHERS for block in blocks("sh", page)]
 FOUND = re.findall(r"python (run\.py[^#|\n]*)", "\n".join(SHELL).replace("\\\n", ""))
-COMMANDS = list(dict.fromkeys(" ".join(command.split()) for command in FOUND))
+COMMANDS = {" ".join(command.split()): None for command in FOUND if "mine.py" not in command}
 
 
 @pytest.fixture(autouse=True)
 def session_of_a_user(monkeypatch):
     monkeypatch.chdir(REPOSITORY)
-    registries = ACTIVATIONS, POSITIONS, TABLE  # the snippets add names
-    before = [{**registry} for registry in registries]
-    with jax.numpy_dtype_promotion("standard"):
+    with jax.numpy_dtype_promotion("standard"), ExitStack() as stack:
+        for registry in (ACTIVATIONS, POSITIONS, TABLE):  # the snippets add names
+            stack.enter_context(patch.dict(registry))
         yield
-    for registry, names in zip(registries, before, strict=True):
-        registry.clear()
-        registry.update(names)
 
 
 @pytest.mark.parametrize("page", PROGRAMS)
@@ -71,14 +70,10 @@ def test_sketch_equals_the_definition():
     np.testing.assert_allclose(scaled_dot_product(query, key, value, causal)[0], sketch, rtol=2e-5)
 
 
-def load_default_config(workdir):
-    """Stand in for `Workdir.load_config` of a workdir with the name of its configuration."""
-    return importlib.import_module(f"configs.{workdir.path.name}").get_config()
-
-
 @pytest.mark.parametrize("command", COMMANDS)
 def test_command_parses(command, monkeypatch):
-    monkeypatch.setattr(Workdir, "load_config", load_default_config)
+    """The workdir of a command contains a run of the configuration of its name."""
+    monkeypatch.setattr(Workdir, "load_config", lambda workdir: load_config(workdir.path.name))
     with suppress(SystemExit):  # after --help
         parse(shlex.split(command))
 
@@ -96,3 +91,19 @@ def test_path_of_a_batch_names_files_and_functions():
     for path, name in rows:
         text = (REPOSITORY / path).read_text(encoding="utf-8")
         assert re.search(rf"\b(def|class) {name}\b", text), (path, name)
+
+
+EXAMPLES = [
+    path.relative_to(REPOSITORY)
+    for package in ("attention", "experiments")
+    for path in sorted((REPOSITORY / package).rglob("*.py"))
+    if ">>> " in path.read_text(encoding="utf-8")
+]
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=str)
+def test_examples_in_docstrings_return_what_they_show(path):
+    module = importlib.import_module(".".join(path.with_suffix("").parts).removesuffix(".__init__"))
+    with jax.numpy_rank_promotion("allow"):
+        failed, attempted = doctest.testmod(module)
+    assert attempted > 0 == failed

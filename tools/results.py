@@ -35,8 +35,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from experiments.config import DEFAULT, config_files, load_config
 from experiments.config.build import flat
-from experiments.config.files import DEFAULT, config_files, load_config
 from experiments.errors import UsageError, nearest
 from experiments.files import read_json, read_json_lines
 from experiments.records import (

@@ -1,15 +1,27 @@
-"""Configs as types: one frozen dataclass for each part, checked in its constructor."""
+"""Configs as types, checked in their constructors; the files that define them, and plugins."""
 
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
+from types import ModuleType
 from typing import Any, Self
+
+from ml_collections import ConfigDict
 
 from attention.modules import POSITIONS
 from experiments.config.build import Part, as_tree, build, option
 from experiments.config.parts import EncoderDecoderModel, MeshPart, SentenceBatchPart, TextPart
-from experiments.errors import UsageError, as_usage_errors, one_of
-from experiments.registry import DATASETS, EVALUATORS, TASKS, datasets_of
+from experiments.errors import UsageError, as_usage_errors, nearest, one_of
+from experiments.registry import EVALUATORS, TASKS, datasets_of
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+CONFIGS = REPOSITORY / "configs"
+DEFAULT = "toy_translation"  # configuration of a command without --config
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,19 +32,14 @@ class Config(Part):
         task: name, in `TASKS`.
         seed: of parameters, batches and dropout.
         architecture: name of the model, among those of the task.
-        data: what is read.
-        text: how it becomes subwords; None for data whose words are the tokens.
-        batch: how it is put into batches.
-        mesh: the devices that compute it.
-        model: sizes and choices of the model.
-        train: how it is trained.
+        text: how data become subwords; None for data whose words are the tokens.
         decoding: how it writes; None if it writes nothing.
         literature: published scores by split, shown beside those of the run.
         plugin: the module or file of the user that was imported for this run.
     """
 
     task: str
-    seed: int = option(0, least=0, below=2**32)
+    seed: int = option(0, within=f"[0, {2**32})")
     architecture: str = "transformer"
     data: Any
     text: TextPart | None = field(default=None, metadata={"part": True})
@@ -45,30 +52,21 @@ class Config(Part):
     plugin: str | None = field(default=None, metadata={"part": True})
 
     def __post_init__(self) -> None:
-        """Check what concerns several parts.
-
-        Raises:
-            ValueError: in one sentence.
-        """
+        """Check what concerns several parts."""
         super().__post_init__()
         longest = getattr(self.model, "max_length", 0)
         self._check_batch(longest)
         if {*self.train.evaluators} - {*EVALUATORS} and not hasattr(self.decoding, "metrics"):
             raise ValueError(
-                f"train.evaluators={self.train.evaluators} contains a metric of text, and "
-                f"task={self.task!r} has no answers to compare"
+                f"train.evaluators={self.train.evaluators} need texts, which {self.task} has not"
             )
         is_shared = self.text.joint if self.text else self.data.is_shared
         # An encoder-decoder alone reads both layers.
         is_pair = type(self.model) is EncoderDecoderModel
         if is_pair and self.model.tie == "all" and not is_shared:
-            raise ValueError(
-                "model.tie='all' needs one vocabulary, and each language has its own: use 'output'"
-            )
+            raise ValueError("model.tie='all' needs one vocabulary of both languages: use 'output'")
         if self.text and self.text.dropout and self.task != "translation":
-            raise ValueError(
-                f"text.dropout={self.text.dropout} needs task='translation', got task={self.task!r}"
-            )
+            raise ValueError(f"text.dropout must be 0.0 for task={self.task!r}")
         positions = getattr(self.model, "positions", "none")
         tokens = getattr(self.decoding, "max_tokens", 0)
         if POSITIONS[positions].embed is not None and tokens >= longest:
@@ -78,62 +76,47 @@ class Config(Part):
             )
 
     def _check_batch(self, longest: int) -> None:
-        if isinstance(self.batch, SentenceBatchPart):
-            lengths = self.batch.bucket_lengths
-            if not lengths or max(lengths) > longest:
-                raise ValueError(
-                    "batch.bucket_lengths must contain lengths of at most "
-                    f"model.max_length={longest}, got {lengths}"
-                )
-            if self.batch.tokens < longest:
-                raise ValueError(
-                    f"batch.tokens={self.batch.tokens} does not fit a sentence of "
-                    f"model.max_length={longest}"
-                )
+        is_sentences = isinstance(self.batch, SentenceBatchPart)
+        lengths = max(self.batch.bucket_lengths) if is_sentences else 0
         row_length = getattr(self.batch, "row_length", 0)
-        if row_length > longest:
-            raise ValueError(
-                f"batch.row_length={row_length} is more than model.max_length={longest}"
-            )
+        for name, length in (("bucket_lengths", lengths), ("row_length", row_length)):
+            if length > longest:
+                raise ValueError(f"batch.{name}: {length} is more than model.max_length={longest}")
+        row = longest if is_sentences else row_length
+        if getattr(self.batch, "tokens", row) < row:
+            raise ValueError(f"batch.tokens={self.batch.tokens} does not fit a row of {row}")
         if getattr(self.batch, "packed", False) and self.architecture == "recurrent":
-            raise ValueError(
-                "batch.packed must be False for architecture='recurrent': attention masks alone "
-                "separate the pairs of a row"
-            )
+            raise ValueError("batch.packed must be False for 'recurrent': only masks divide a row")
 
     @classmethod
     def read(cls, tree: Mapping[str, Any]) -> Self:
         """Build a config from nested mappings, as of a ConfigDict or a JSON file.
 
+        Missing fields have their defaults: of datasets, the first one that serves the task.
+
         Raises:
             UsageError: in one sentence.
         """
-        if "task" not in tree:
-            raise UsageError("the config needs the field 'task'")
+        task = tree.get("task")
         with as_usage_errors():
-            task = tree["task"]
-            parts = TASKS[task].parts
+            parts, known = TASKS[task].parts, datasets_of(task)
             architecture = tree.get("architecture", next(iter(parts.models)))
             one_of("architecture", architecture, parts.models)
-            section = tree.get("data")
-            names = section if isinstance(section, Mapping) else {}
-            name, config = _dataset(task, names.get("name"))
+            name = tree.get("data", {}).get("name", next(iter(known), ""))
+            one_of(f"data.name of task={task!r}", name, known)
         kinds = {
-            "data": (config, f"data.name={name!r}"),
-            "batch": (parts.batch, f"task={task!r}"),
-            "model": (parts.models[architecture], f"architecture={architecture!r}"),
-            "train": (parts.train, f"task={task!r}"),
+            "data": known[name].config,
+            "text": TextPart if known[name].config.is_shared is None else None,
+            "batch": parts.batch,
+            "model": parts.models[architecture],
+            "train": parts.train,
+            "decoding": parts.decoding,
         }
-        if parts.decoding:
-            kinds["decoding"] = (parts.decoding, f"task={task!r}")
-        if config.is_shared is None:
-            kinds["text"] = (TextPart, f"data.name={name!r}")
-        for part in {"text", "decoding"} & tree.keys() - kinds.keys():
-            raise UsageError(f"data.name={name!r} of task={task!r} has no part {part!r}")
-        built = {
-            part: build(kind, tree.get(part, {}), f"{part}.", owner)
-            for part, (kind, owner) in kinds.items()
-        }
+        built = {}
+        for part, kind in kinds.items():
+            if kind is None and part in tree:
+                raise UsageError(f"data.name={name!r} of task={task!r} has no part {part!r}")
+            built[part] = build(kind, tree.get(part, {}), f"{part}.") if kind else None
         return build(cls, {**tree, "architecture": architecture, **built})
 
     def to_dict(self) -> dict[str, Any]:
@@ -145,18 +128,69 @@ class Config(Part):
         return json.dumps(self.to_dict(), indent=indent)
 
 
-def _dataset(task: str, name: str | None) -> tuple[str, type]:
-    """Return name and type of the data of a task, the toy language if `name` is None and it fits.
+def load_config(name: str) -> ConfigDict:
+    """Load a configuration by its name, such as "toy_translation:tiny", or by the path of its file.
+
+    Fields that the file of a task leaves out have their defaults.
 
     Raises:
-        ValueError: an unknown dataset, or one that does not serve the task.
+        UsageError: there is no such file, it is no Python, or its `get_config` returns no config.
     """
-    known = datasets_of(task)
-    name = name or ("toy" if "toy" in known else next(iter(known), ""))
-    if name in DATASETS and name not in known:
-        raise ValueError(
-            f"data.name={name!r} contains {', '.join(DATASETS[name].contains)}, and task={task!r} "
-            f"reads {' or '.join(TASKS[task].parts.reads)}: choose one of {', '.join(known)}"
-        )
-    one_of("data.name", name, known)
-    return name, known[name].config
+    stem, *form = name.split(":", 1)
+    is_name = "/" not in stem and not Path(stem).suffix
+    paths = [CONFIGS / f"{stem}.py"] if is_name else [Path(stem), REPOSITORY / stem]
+    path = paths[0] if paths[0].is_file() else paths[-1]
+    if not path.is_file():
+        known = map(str, Path(stem).parent.glob("*.py"))
+        hint = nearest(stem, [path.stem for path in config_files()] if is_name else [*known])
+        raise UsageError(f"there is no configuration {stem!r}{hint or '; --help lists all'}")
+    try:
+        module = import_file(path)
+    except (SyntaxError, UnicodeDecodeError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise UsageError(f"the configuration {path} cannot be read: {reason}") from error
+    config = module.get_config(*form) if hasattr(module, "get_config") else None
+    if not isinstance(config, dict | ConfigDict):
+        raise UsageError(f"{path} needs a function get_config that returns a ConfigDict or a dict")
+    tree = ConfigDict(config).to_dict()
+    return ConfigDict(Config.read(tree).to_dict() if tree.get("task") in TASKS else tree)
+
+
+def config_files(folder: Path = CONFIGS) -> list[Path]:
+    """List the files of a folder that define a configuration."""
+    files = sorted(folder.glob("*.py"))
+    return [path for path in files if b"\ndef get_config(" in path.read_bytes()]
+
+
+def import_plugin(name: str) -> None:
+    """Import a plugin, the path of a file or the dotted name of a module, once in this process.
+
+    Raises:
+        UsageError: it is missing. Errors of its code keep their traceback.
+    """
+    is_file = name.endswith(".py") or "/" in name
+    sentence = f"--plugin={name} is not there: name a Python file or a module"
+    if is_file and not Path(name).is_file():
+        raise UsageError(sentence)
+    try:
+        import_file(Path(name)) if is_file else import_module(name)
+    except ModuleNotFoundError as error:
+        if is_file or not f"{name}.".startswith(f"{error.name}."):
+            raise  # a module that the plugin needs
+        raise UsageError(sentence) from error
+
+
+def is_imported(name: str) -> bool:
+    """Return whether this process has imported a plugin of that name, maybe in another folder."""
+    return Path(name).name in {Path(key).name for key in sys.modules}
+
+
+def import_file(path: Path) -> ModuleType:
+    """Execute a Python file once in this process, and return its module."""
+    key = str(path.resolve())
+    if key not in sys.modules:
+        loader = SourceFileLoader(key, key)
+        module = module_from_spec(spec_from_loader(key, loader))
+        sys.modules[key] = module  # where dataclasses find the types of their fields
+        loader.exec_module(module)
+    return sys.modules[key]

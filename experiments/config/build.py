@@ -1,4 +1,4 @@
-"""Frozen dataclasses from trees of plain values and back: dictionaries, JSON, and ConfigDict.
+"""Frozen dataclasses from trees of plain values and back.
 
 A part of a config is a frozen dataclass that checks its fields in its constructor, one of ours or
 of the library. `build` makes it from a mapping and adds the path of the part to errors. The help of
@@ -13,10 +13,11 @@ import re
 import types
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from reprlib import repr as brief
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from ml_collections import ConfigDict
+from flax.traverse_util import flatten_dict
 
 from attention.modules.numbers import check_number
 from experiments.errors import UsageError, nearest, one_of
@@ -33,6 +34,7 @@ KINDS = {
     Mapping: "a mapping",
 }
 MOST_LINES = 8  # of differences that are listed
+flat = partial(flatten_dict, sep=".")  # {"a": {"b": 1}} to {"a.b": 1}
 
 
 def option(
@@ -41,7 +43,7 @@ def option(
     *,
     least: float | None = None,
     above: float | None = None,
-    below: float | None = None,
+    within: str = "",
     among: Collection[str] = (),
 ) -> AnyValue:
     """Return a field of a `Part` with a default value, one line of help, and what it may be.
@@ -51,14 +53,17 @@ def option(
         text: the help.
         least: its smallest value.
         above: a number that it must exceed.
-        below: a number that it must not reach, with `least`.
+        within: its interval, as "[0, 1)".
         among: names, of which it is one, or a tuple of some.
     """
 
     def check(name: str, value: AnyValue) -> None:
-        if below is not None and not least <= value < below:
-            raise ValueError(f"{name} must be in [{least}, {below}), got {value}")
-        if least is not None or above is not None:
+        if within:
+            low, high = map(float, within[1:-1].split(","))
+            ends = {low: "[", high: "]"}
+            if not low < value < high and ends.get(value, "none") not in within:
+                raise ValueError(f"{name} must be in {within}, got {value}")
+        elif least is not None or above is not None:
             check_number(name, value, at_least=least, above=above)
         elif isinstance(value, float) and not math.isfinite(value):
             raise ValueError(f"{name} must be finite, got {value}")
@@ -85,30 +90,18 @@ def fields_of(kind: type) -> list[dataclasses.Field]:
     return [field for field in dataclasses.fields(kind) if field.name not in unread]
 
 
-def build(kind: type[AnyPart], tree: Mapping[str, Any], path: str = "", owner: str = "") -> AnyPart:
-    """Build a part of a config.
-
-    Args:
-        kind: a dataclass whose constructor raises a ValueError.
-        tree: value of each field; a list is converted to a tuple and an int to a float.
-        path: of the part, as "model.", for errors.
-        owner: the choice that decided the kind, as "data.name='toy'", for errors.
+def build(kind: type[AnyPart], tree: Mapping[str, Any], path: str = "") -> AnyPart:
+    """Build a part of a config from values of some fields, converted to the types of `kind`.
 
     Raises:
-        UsageError: an unknown or missing field, a value of another type or out of range.
+        UsageError: an unknown field, a value of another type or out of range, with the name of the
+            field after `path`, as in "model.".
     """
-    if not isinstance(tree, Mapping):
-        raise UsageError(f"{path[:-1]} must be {KINDS[Mapping]}, got {tree!r}")
-    owner, hints = owner or "the config", get_type_hints(kind)
-    fields = {field.name: field for field in fields_of(kind)}
+    hints, fields = get_type_hints(kind), [field.name for field in fields_of(kind)]
     for name in tree:
         if name not in fields:
             hint = nearest(name, fields) or f", it has {', '.join(fields)}"
-            raise UsageError(f"{owner} has no field '{path}{name}'{hint}")
-    for name, field in fields.items():
-        required = field.default is field.default_factory is dataclasses.MISSING
-        if required and name not in tree:
-            raise UsageError(f"{owner} needs the field '{path}{name}'")
+            raise UsageError(f"the configuration has no field '{path}{name}'{hint}")
     values = {name: converted(hints[name], value, f"{path}{name}") for name, value in tree.items()}
     try:
         return kind(**values)
@@ -121,49 +114,37 @@ def build(kind: type[AnyPart], tree: Mapping[str, Any], path: str = "", owner: s
 
 
 def converted(hint: AnyValue, value: AnyValue, name: str) -> AnyValue:
-    """Return the value of a field as its type hint asks for; text, as of a flag, is read.
+    """Return the value of a field as its type hint asks for, to the bottom of lists and parts.
+
+    A list is converted to a tuple, an int to a float, and text, as of a flag, to what it spells.
 
     Raises:
         UsageError: a value of another type.
     """
-    kinds, is_optional = _kinds(hint)
-    if isinstance(value, str) and not {str, Any} & {*kinds}:
-        value = _literal(value)
-    if is_optional and value in (None, "None"):
+    is_union = get_origin(hint) in (Union, types.UnionType)
+    kinds = {kind: get_origin(kind) or kind for kind in (get_args(hint) if is_union else (hint,))}
+    bases = [*kinds.values()]
+    if isinstance(value, str) and str not in bases and Any not in bases:
+        with suppress(ValueError, SyntaxError):  # of other text
+            value = ast.literal_eval({"true": "True", "false": "False"}.get(value, value))
+    if value in (None, "None") and (types.NoneType in bases or Any in bases):
         return None
-    for kind in kinds:
+    for kind, base in kinds.items():
         if dataclasses.is_dataclass(kind):
             return value if isinstance(value, kind) else build(kind, value, f"{name}.")
-        base = get_origin(kind) or kind
         if base in (tuple, Sequence) and isinstance(value, list | tuple):
             item, *_ = get_args(kind) or (Any,)
             return tuple(converted(item, element, name) for element in value)
         if base is float and isinstance(value, int | str) and not isinstance(value, bool):
             with suppress(ValueError):  # of text, where a field is a number or a word
                 return float(value)
-    known = [base for kind in kinds if (base := get_origin(kind) or kind) in KINDS]
-    if not known or any(_has_type(value, base) for base in known):
-        return value
-    raise UsageError(f"{name} must be {KINDS[known[0]]}, got {value!r}")
-
-
-def _has_type(value: AnyValue, kind: type) -> bool:
-    # isinstance(True, int) holds.
-    return isinstance(value, kind) and isinstance(value, bool) == (kind is bool)
-
-
-def _literal(text: str) -> AnyValue:
-    try:
-        return ast.literal_eval({"true": "True", "false": "False"}.get(text, text))
-    except (ValueError, SyntaxError):
-        return text
-
-
-def _kinds(hint: AnyValue) -> tuple[list[AnyValue], bool]:
-    """Return the types of a hint without None, and whether None is one."""
-    is_union = get_origin(hint) in (Union, types.UnionType)
-    kinds = [kind for kind in (get_args(hint) if is_union else (hint,)) if kind is not type(None)]
-    return kinds, hint is Any or type(None) in get_args(hint)
+    known = [base for base in bases if base in KINDS]
+    for base in known:
+        if isinstance(value, base) and isinstance(value, bool) == (base is bool):
+            return value  # isinstance(True, int) holds
+    if known:
+        raise UsageError(f"{name} must be {KINDS[known[0]]}, got {value!r}")
+    return value
 
 
 def as_tree(part: AnyValue) -> dict[str, Any]:
@@ -174,11 +155,6 @@ def as_tree(part: AnyValue) -> dict[str, Any]:
         if value is not None or not field.metadata.get("part"):
             tree[field.name] = as_tree(value) if dataclasses.is_dataclass(value) else value
     return tree
-
-
-def as_config_dict(part: AnyValue) -> ConfigDict:
-    """Return the fields of a part, or of a whole config, as a ConfigDict."""
-    return ConfigDict(as_tree(part))
 
 
 def helps(part: AnyValue, prefix: str = "") -> dict[str, str]:
@@ -210,26 +186,10 @@ def is_within(name: str, parts: Collection[str]) -> bool:
 
 
 def in_lines(names: Sequence[str], configs: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return one short line for each of the first eight fields, each after a line break.
-
-    Args:
-        names: the dotted names of the fields that differ.
-        configs: both configurations, by the word that follows a value in the text.
-    """
+    """Return a line for each of the first eight fields, with the values by the words after them."""
     lines = []
     for name in names[:MOST_LINES]:
         values = [f"{brief(flat(tree).get(name))} {where}" for where, tree in configs.items()]
         lines.append(f"\n  {name}: {', '.join(values)}")
-    more = len(names) - MOST_LINES
-    return "".join(lines) + (f"\n  and {more} more" if more > 0 else "")
-
-
-def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flatten `{"a": {"b": 1}}` to `{"a.b": 1}`, with lists for tuples as in JSON."""
-    fields = {}
-    for name, value in tree.items():
-        if isinstance(value, dict | ConfigDict):
-            fields |= flat(value, f"{prefix}{name}.")
-        else:
-            fields[prefix + name] = list(value) if isinstance(value, tuple) else value
-    return fields
+    more = len(names) - len(lines)
+    return "".join(lines) + (f"\n  and {more} more" if more else "")

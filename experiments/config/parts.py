@@ -4,6 +4,7 @@
 """
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
@@ -27,11 +28,9 @@ _OF_WORDS = frozenset({"tie", "output_bias", "logit_scale", "logit_softcap"})
 SCHEDULES = ("constant", "linear", "cosine", "inverse_sqrt")
 # Values of the validation split that training can follow without evaluators.
 MONITORED = ("loss", "nll", "accuracy")
-MODES = ("min", "max")
 MODE_OF = dict.fromkeys(("loss", "nll", "perplexity"), "min") | dict.fromkeys(
     ("accuracy", "exact_match", "bleu", "tok_bleu", "chrf"), "max"
 )
-DTYPES = ("float32", "bfloat16")
 UNITS = ("steps", "epochs", "examples", "tokens")
 AnyTrainPart = TypeVar("AnyTrainPart", bound="TrainPart")
 
@@ -80,11 +79,10 @@ class TextPart(Part):
     size: int = option(8_000, "subwords of a vocabulary; 0: by the size of the text")
     joint: bool = option(True, "whether both languages have the same subwords")
     dropout: float = option(
-        0.0, "share of BPE merges left out, anew in each epoch", least=0, below=1
+        0.0, "share of BPE merges left out, anew in each epoch", within="[0, 1)"
     )
 
     def __post_init__(self) -> None:
-        """Check the fields."""
         super().__post_init__()
         check_number("size", self.size, at_least=SMALLEST_SUBWORDS if self.size else 0)
         if self.dropout and self.kind != "bpe":
@@ -103,12 +101,6 @@ class SentenceBatchPart(_Batch):
     tokens: int = option(1_536, "positions of a batch, on either side", least=1)
     bucket_lengths: tuple[int, ...] = option((8, 11, 14, 21), "longest sentence of each bucket")
 
-    def __post_init__(self) -> None:
-        """Check the fields."""
-        super().__post_init__()
-        if any(length < 2 for length in self.bucket_lengths):
-            raise ValueError(f"bucket_lengths must be at least 2, got {self.bucket_lengths}")
-
 
 @dataclass(frozen=True, kw_only=True)
 class PairBatchPart(SentenceBatchPart):
@@ -118,7 +110,6 @@ class PairBatchPart(SentenceBatchPart):
     row_length: int = option(0, "positions of a packed row; 0: by the lengths of the data", least=0)
 
     def __post_init__(self) -> None:
-        """Check the fields."""
         super().__post_init__()
         if self.row_length and not self.packed:
             raise ValueError(f"row_length={self.row_length} needs packed=True")
@@ -130,14 +121,6 @@ class TextBatchPart(_Batch):
 
     tokens: int = option(2_048, "positions of a batch", least=1)
     row_length: int = option(48, "positions of a row", least=2)
-
-    def __post_init__(self) -> None:
-        """Check the fields."""
-        super().__post_init__()
-        if self.tokens < self.row_length:
-            raise ValueError(
-                f"tokens={self.tokens} does not fit a row of row_length={self.row_length}"
-            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,13 +137,9 @@ class SkipGramBatchPart(_Batch):
     size: int = option(1_024, "words of a batch", least=1)
     window: int = option(4, "distance of the farthest neighbour, in words", least=1)
     negatives: int = option(8, "random words for each neighbour", least=1)
-    threshold: float = option(1e-3, "share of all words above which occurrences are left out")
-
-    def __post_init__(self) -> None:
-        """Check the fields."""
-        super().__post_init__()
-        if not 0 < self.threshold <= 1:
-            raise ValueError(f"threshold must be in (0, 1], got {self.threshold}")
+    threshold: float = option(
+        1e-3, "share of all words above which occurrences are left out", within="(0, 1]"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,7 +164,6 @@ class EncoderDecoderModel(TransformerConfig):
     max_length: int = 48
 
     def __post_init__(self) -> None:
-        """Check the fields, as the library and for at least one layer."""
         super().__post_init__()
         check_number("encoder_layers", self.encoder_layers, at_least=1)
         check_number("decoder_layers", self.decoder_layers, at_least=1)
@@ -212,7 +190,6 @@ class ClassifierModel(EncoderDecoderModel):
     patch_size: int = 2
 
     def __post_init__(self) -> None:
-        """Check the fields."""
         super().__post_init__()
         one_of("pooling", self.pooling, POOLINGS)
         check_number("patch_size", self.patch_size, at_least=1)
@@ -264,7 +241,6 @@ class SearchPart(Part):
     metrics: tuple[str, ...] = option(DEFAULT_METRICS, "of the translations", among=METRICS)
 
     def __post_init__(self) -> None:
-        """Check the fields."""
         super().__post_init__()
         if self.n_best > self.num_beams:
             raise ValueError(f"n_best={self.n_best} is more than num_beams={self.num_beams}")
@@ -275,25 +251,16 @@ class SamplingPart(Part):
     """Random tokens, without the least probable ones."""
 
     strategy: str = option("sample", "sample, or greedy", among=("sample", "greedy"))
-    temperature: float = option(0.8, "of the distribution; below 1 it is narrower")
+    temperature: float = option(
+        0.8, "below 1: narrower; for 0 choose strategy=greedy", within="[1e-30, 1e30]"
+    )
     top_k: int = option(0, "most probable tokens that may be drawn; 0: all", least=0)
-    top_p: float = option(0.95, "probability of the tokens that may be drawn")
-    min_p: float = option(0.0, "lowest probability of a token ÷ that of the most probable one")
-    seed: int = option(0, "of the random tokens", least=0, below=2**32)
+    top_p: float = option(0.95, "probability of the tokens that may be drawn", within="(0, 1]")
+    min_p: float = option(
+        0.0, "lowest probability of a token ÷ that of the most probable one", within="[0, 1]"
+    )
+    seed: int = option(0, "of the random tokens", within=f"[0, {2**32})")
     max_tokens: int = option(300, "longest continuation", least=1)
-
-    def __post_init__(self) -> None:
-        """Check the fields."""
-        super().__post_init__()
-        if not 1e-30 <= self.temperature <= 1e30:
-            raise ValueError(
-                f"temperature must be in [1e-30, 1e30], got {self.temperature}; for 0 choose "
-                "strategy=greedy"
-            )
-        if not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p must be in (0, 1], got {self.top_p}")
-        if not 0 <= self.min_p <= 1:
-            raise ValueError(f"min_p must be in [0, 1], got {self.min_p}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -328,10 +295,10 @@ class TrainPart(Part):
     learning_rate: float = option(3e-3, "highest learning rate", above=0)
     warmup_steps: int = option(100, "steps in which the learning rate rises from 0", least=0)
     clip_norm: float = option(1.0, "largest norm of the gradient", above=0)
-    beta1: float = option(0.9, "of Adam", least=0, below=1)
-    beta2: float = option(0.98, "of Adam", least=0, below=1)
+    beta1: float = option(0.9, "of Adam", within="[0, 1)")
+    beta2: float = option(0.98, "of Adam", within="[0, 1)")
     epsilon: float = option(1e-9, "of Adam", above=0)
-    weight_decay: float = option(0.1, "factor of decoupled weight decay", least=0, below=1)
+    weight_decay: float = option(0.1, "factor of decoupled weight decay", within="[0, 1)")
     decay_all: bool = option(False, "whether biases, norms and embeddings decay too")
     log_every: int = option(50, "steps between two rows of training metrics", least=1)
     evaluate_every: int = option(100, "steps between two measurements of validation", least=1)
@@ -341,34 +308,33 @@ class TrainPart(Part):
     skip_nonfinite: int = option(0, "skipped non-finite steps in a row that end a run", least=0)
     average: int = option(1, "checkpoints whose mean is measured and used", least=1)
     ema: float = option(
-        0.0, "decay of a moving average of parameters, used instead", least=0, below=1
+        0.0, "decay of a moving average of parameters, used instead", within="[0, 1)"
     )
     evaluators: tuple[str, ...] = option((), "metrics and evaluators of each validation")
     monitor: str = option("loss", "value of the validation split that patience follows")
     monitor_mode: str = option("", "whether its min or its max is best; '': known by its name")
     patience: int = option(0, "evaluations without gain that end a run; 0: never", least=0)
-    dtype: str = option("float32", "of the computation: float32 or bfloat16", among=DTYPES)
+    dtype: str = option("float32", "float32 or bfloat16", among=("float32", "bfloat16"))
 
     def __post_init__(self) -> None:
-        """Check the fields."""
         super().__post_init__()
         for name in self.evaluators:
             one_of("evaluators", name, (*METRICS, *EVALUATORS))
         if not self.evaluators:
             one_of("monitor", self.monitor, MONITORED)
         if self.monitor_mode or self.monitor not in MODE_OF:
-            one_of(f"monitor_mode, for monitor={self.monitor!r},", self.monitor_mode, MODES)
+            one_of(
+                f"monitor_mode, for monitor={self.monitor!r},", self.monitor_mode, ("min", "max")
+            )
         if self.duration:
-            parse_duration(self.duration)
+            _parse_duration(self.duration)
         elif self.warmup_steps >= self.steps:
             raise ValueError(
-                f"warmup_steps must be in [0, steps={self.steps}), got {self.warmup_steps}: choose "
-                "fewer by --config.train.warmup_steps"
+                f"warmup_steps={self.warmup_steps} is not less than steps={self.steps}"
             )
         if self.ema and self.average > 1:
             raise ValueError(
-                f"ema={self.ema} and average={self.average} are two averages of the same "
-                "parameters: choose one, with average=1 or ema=0.0"
+                f"ema={self.ema} excludes average={self.average}: choose average=1 or ema=0.0"
             )
 
     @property
@@ -392,37 +358,24 @@ class LabelTrainPart(TrainPart):
     """Training by a loss of logits and labels."""
 
     loss: str = option("cross_entropy", "function of logits and labels", among=LOSSES)
-    label_smoothing: float = option(0.0, "probability for the whole vocabulary", least=0, below=1)
+    label_smoothing: float = option(0.0, "probability for the whole vocabulary", within="[0, 1)")
     z_loss: float = option(0.0, "coefficient of the squared logsumexp of the logits", least=0)
 
 
-def parse_duration(text: str) -> tuple[Fraction, str]:
-    """Return the number and the unit of a duration, as in "10 epochs".
-
-    Raises:
-        ValueError: not a number above 0 and a unit.
-    """
-    amount, _, unit = " ".join(text.split()).partition(" ")
-    try:
-        is_positive = 0 < float(amount) < math.inf
-    except ValueError:
-        is_positive = False
-    if not is_positive:
+def _parse_duration(text: str) -> tuple[Fraction, str]:
+    """Return the number and the unit of a duration, as in "10 epochs"."""
+    match = re.fullmatch(r"\s*([\d.]+(?:e-?\d+)?)\s+(\w+)\s*", text)
+    if not match or not float(match[1]):
         raise ValueError(f"duration must be a number and a unit, as in '10 epochs', got {text!r}")
-    one_of("duration: the unit", unit, UNITS)
-    return Fraction(amount), unit
+    one_of("duration: the unit", match[2], UNITS)
+    return Fraction(match[1]), match[2]
 
 
 def with_steps(train: AnyTrainPart, epoch: Callable[[], Any]) -> AnyTrainPart:
-    """Return a training with the steps of its `duration`, rounded up, in its place.
-
-    Args:
-        train: of a config; returned as it is without a duration.
-        epoch: counts the data; called only for a duration.
-    """
+    """Return a training with the steps of its `duration`, rounded up; `epoch` counts the data."""
     if not train.duration:
         return train
-    (number, unit), data = parse_duration(train.duration), epoch()
+    (number, unit), data = _parse_duration(train.duration), epoch()
     in_an_epoch = {"epochs": 1, **data._asdict()}[unit]
     steps = math.ceil(number * data.steps / in_an_epoch)  # exact, as these are fractions
     print(f"{train.duration} are {steps:,} steps")

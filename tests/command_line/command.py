@@ -2,20 +2,18 @@
 
 import contextlib
 import io
-from pathlib import Path
+import json
 
 import jax
 import pytest
 
 import run
 from experiments.checkpoint import CheckpointWriter, Progress
-from experiments.config import Config
-from experiments.config.files import load_config
+from experiments.config import REPOSITORY, Config, load_config
 from experiments.registry import TASKS
 from experiments.workdir import Workdir
 from tests.experiments.initial_states import drawn_initial_states
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 # On two devices, as the whole run.
 TINY = ("--config=configs/toy_translation.py:tiny", "--config.mesh.data=2")
 
@@ -64,3 +62,12 @@ def train(place, workdir, *arguments):
     with in_repository(), contextlib.redirect_stdout(output):
         assert run.main(command(place, workdir, *arguments)) == 0
     return output.getvalue()
+
+
+def write_measured(folder, scores, **results):
+    """Write the files of a run of 20 steps that was measured at its end."""
+    known = {"step": 20, "ended": True, "train_steps": 20, "training_seconds": 90.0}
+    splits = {"parameters": 7, "splits": {"test": scores}}
+    (folder / "results.json").write_text(json.dumps(known | results | splits))
+    rows = [{"step": 20, "split": split, "accuracy": 0.25} for split in ("train", "validation")]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

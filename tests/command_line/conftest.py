@@ -6,7 +6,6 @@ import sys
 import pytest
 
 import run
-from experiments import train as training
 from experiments.learner import Learner
 from experiments.tasks.task import Task
 from experiments.tasks.translation import Translation
@@ -94,4 +93,4 @@ def echoing(monkeypatch):
 
     monkeypatch.setattr(Translation, "answer_split", sources)
     monkeypatch.setattr(Translation, "artifacts", lambda *_: None)
-    monkeypatch.setattr(training, "draw_learning_curve", lambda *_: None)
+    monkeypatch.setattr("experiments.train.draw_learning_curve", lambda *_: None)

@@ -5,11 +5,10 @@ from pathlib import Path
 import pytest
 
 import run
-from experiments.cli import MODES, define_flags, parse
-from experiments.config.files import load_config
+from experiments.cli import FLAGS, MODES, parse
+from experiments.config import REPOSITORY, load_config
 from experiments.errors import UsageError
-
-REPOSITORY = Path(__file__).resolve().parents[2]
+from experiments.workdir import Workdir
 
 
 def shown(capsys, *arguments):
@@ -22,7 +21,7 @@ def shown(capsys, *arguments):
 
 def test_help_lists_modes_configurations_and_flags(capsys):
     rows = shown(capsys, "-h")
-    assert {*MODES, *(f"--{name}" for name in define_flags())} <= {*rows}
+    assert {*MODES, *(f"--{name}" for name in FLAGS)} <= {*rows}
     assert rows["char_lm"] == "Characters: a small GPT learns to write, letter by letter."
     assert not {"defaults", "forms", "__init__", "--config.model.width"} & {*rows}
 
@@ -36,14 +35,11 @@ def test_help_lists_the_fields_of_a_configuration(capsys, monkeypatch, tmp_path)
     assert "--config.model.num_token_types" not in rows  # which no task reads
 
 
-@pytest.mark.parametrize(
-    "name", ["toy_translation:tiny", "configs/toy_translation.py:tiny", "full path"]
-)
-def test_a_configuration_has_a_name_and_a_path(name, monkeypatch, tmp_path):
+@pytest.mark.parametrize("folder", ["", "configs/", f"{REPOSITORY}/configs/"])
+def test_a_configuration_has_a_name_and_a_path(folder, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    if name == "full path":
-        name = f"{REPOSITORY}/configs/toy_translation.py:tiny"
-    command = parse(["run.py", f"--config={name}"])
+    file = f"{folder}toy_translation.py" if folder else "toy_translation"
+    command = parse(["run.py", f"--config={file}:tiny"])
     assert command.config.model.width == 32
     assert command.workdir == Path("workdirs/toy_translation_tiny")
 
@@ -55,26 +51,23 @@ def test_tilde_is_the_home_folder_except_in_a_sentence(monkeypatch, tmp_path):
     config = command.config
     found = command.workdir, command.cache, config.data.path, config.train.start_from
     assert [*map(str, found)] == [f"{tmp_path}/x"] * 4
-    workdir = tmp_path / "run"
-    workdir.mkdir()
-    (workdir / "config.json").write_text(config.to_json())
-    sentences = "~/x", "-5 degrees"
-    given = [argument for text in sentences for argument in ("--sentence", text)]
-    command = parse(["run.py", "--mode=explain", f"--workdir={workdir}", *given])
-    assert command.options["sentence"] == [*sentences]
+    Workdir(tmp_path / "run").save_config(config)
+    given = "--sentence", "~/x", "--sentence", "-5 degrees"
+    command = parse(["run.py", "--mode=explain", "--workdir=~/run", *given])
+    assert command.options["sentence"] == ["~/x", "-5 degrees"]
 
 
 def test_a_configuration_of_ones_own_may_build_on_ours_or_be_a_dictionary(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    for name, returned in (
-        ("built", "copy.get_config('tiny')"),
-        ("small", "{'task': 'translation', 'seed': 3}"),
-        ("mine", "[]"),
-    ):
+
+    def load(name, returned):
         text = f"from configs import copy\n\ndef get_config():\n    return {returned}"
         Path(f"{name}.py").write_text(text)
-    assert load_config("built.py") == load_config("copy:tiny")
+        return load_config(f"{name}.py")
+
+    assert load("built", "copy.get_config('tiny')") == load_config("copy:tiny")
+    assert load("small", "{'task': 'translation'}").data.name == "toy"
     config = parse(["run.py", "--config=small.py", "--config.train.steps=7"]).config
-    assert (config.seed, config.train.steps, config.data.name) == (3, 7, "toy")
-    with pytest.raises(UsageError, match="must return a ConfigDict or a dict, got a list"):
-        load_config("mine.py")
+    assert config.train.steps == 7
+    with pytest.raises(UsageError, match="needs a function get_config that returns a ConfigDict"):
+        load("mine", "[]")

@@ -7,8 +7,7 @@ import jax
 import numpy as np
 
 from configs import toy_translation
-from experiments.config import Config
-from experiments.config.files import load_config
+from experiments.config import Config, load_config
 from experiments.data.packing import PackedPairs, pack_batch
 from experiments.data.tokenizers import SPACED, SPECIALS, Tokenizers, WordTokenizer
 from experiments.registry import TASKS

@@ -7,8 +7,7 @@ from flax import nnx
 
 from configs import char_lm
 from experiments import learner
-from experiments.config import Config
-from experiments.config.files import load_config
+from experiments.config import Config, load_config
 from experiments.config.parts import without_own_fields
 from experiments.devices import compiled
 from experiments.errors import UsageError

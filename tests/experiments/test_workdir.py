@@ -5,8 +5,7 @@ import sys
 
 import pytest
 
-from experiments.config import Config
-from experiments.config.files import REPOSITORY
+from experiments.config import REPOSITORY, Config
 from experiments.errors import UsageError
 from experiments.files import append
 from experiments.workdir import Workdir, origin

@@ -7,8 +7,7 @@ import pytest
 from flax import nnx
 
 import run
-from experiments.config import Config
-from experiments.config.files import load_config
+from experiments.config import Config, load_config
 from experiments.data.tokenizers import EOS
 from experiments.registry import TASKS
 from tests.command_line.command import in_repository
