@@ -29,14 +29,18 @@ SHORT = """
 
 @pytest.fixture(autouse=True)
 def own_registries():
-    """Forget plugins, and what they register, after each test."""
-    before = {*sys.modules}
+    """Forget plugins, and what they register, before and after each test."""
+    forget_plugins()
     registries = [each for each in vars(registry).values() if isinstance(each, registry.Registry)]
     with in_repository(), drawn_initial_states(), ExitStack() as stack:
         for each in registries:
             stack.enter_context(patch.dict(each))
         yield
-    for name in {*sys.modules} - before:
+    forget_plugins()
+
+
+def forget_plugins():
+    for name in [*sys.modules]:
         if name.endswith("mine.py") or name == "my_plugin":
             del sys.modules[name]
 
