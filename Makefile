@@ -7,6 +7,7 @@
 #   make test-slow                run the tests that take minutes: kills, a full disk, each config
 #   make shapes                   check every public shape, in half a minute
 #   make results                make all tables of results; ARGS=workdirs reads the runs there first
+#   make notebooks                run the tutorial and write its pages as notebooks to build/notebooks
 #   make reference                write the API reference, from docstrings, to build/reference
 #   make test PYTHON=python3.13 VENV=.venv-3.13
 
@@ -19,7 +20,7 @@ BIN = $(VENV)/bin
 INSTALLED = $(VENV)/installed$(JAX:%=-%)
 ARGS ?=
 
-.PHONY: train test test-slow shapes smoke lint reference results clean
+.PHONY: train test test-slow shapes smoke lint notebooks reference results clean
 
 # Memory pages of 2 MiB, where Linux and glibc have them: a training step of multi30k allocates and
 # frees half a gigabyte, and page faults took a tenth of its time.
@@ -59,6 +60,9 @@ lint: $(INSTALLED)
 
 results: $(INSTALLED)
 	$(BIN)/python tools/results.py $(ARGS)
+
+notebooks: $(INSTALLED)
+	$(BIN)/python -m docs.tutorial.notebooks
 
 REFERENCE = attention $(addprefix attention., primitives.masks primitives.scores modules decoding \
   weights testing)
