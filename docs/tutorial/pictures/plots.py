@@ -36,13 +36,15 @@ def weight_map(
     *,
     title: str,
     largest: float = 1.0,
+    digits: int = 2,
 ) -> None:
-    """Draw weights [T, S] with their numbers: a row for each query, a column for each key."""
+    """Draw weights or scores [T, S] with their numbers; a row is a query, a column is a key."""
     weights = np.asarray(weights)
-    axes.imshow(weights, cmap=WEIGHTS, vmin=0, vmax=largest)
+    axes.imshow(np.maximum(weights, 0), cmap=WEIGHTS, vmin=0, vmax=largest)
     for (row, column), weight in np.ndenumerate(weights):
         color = "white" if weight > 0.6 * largest else "black"
-        axes.text(column, row, f"{weight:.2f}", ha="center", va="center", color=color, fontsize=7)
+        text = f"{weight:.{digits}f}".replace("-inf", "-∞")
+        axes.text(column, row, text, ha="center", va="center", color=color, fontsize=7)
     axes.set_xticks(range(len(keys)), keys, rotation=45, ha="left", rotation_mode="anchor")
     axes.set_yticks(range(len(queries)), queries)
     axes.tick_params(length=0, top=True, labeltop=True, bottom=False, labelbottom=False)
