@@ -44,6 +44,13 @@ class Diagram:
             middle = y + height / 2 + 15 * (number - (len(lines) - 1) / 2) + 4
             self.text(x + width / 2, middle, line, color="white" if filled else "black")
 
+    def circle(self, x: float, y: float, radius: float, text: str) -> None:
+        """Draw a circle around its centre, with a sign in it."""
+        self.shapes.append(
+            f'<circle cx="{x:g}" cy="{y:g}" r="{radius:g}" fill="white" stroke="{GREY}"/>'
+        )
+        self.text(x, y + 5, text, bold=True)
+
     def text(
         self,
         x: float,
