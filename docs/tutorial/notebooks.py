@@ -37,6 +37,7 @@ def main(beginning: str = "") -> None:
             run_page(page)
             print(notebook.relative_to(REPOSITORY))
     shutil.copytree(BUILD / "images", FOLDER / "images", dirs_exist_ok=True)
+    shutil.copytree(FOLDER.parent / "images", BUILD.parent / "images", dirs_exist_ok=True)
 
 
 def run_page(page: Path) -> NotebookNode:
