@@ -87,7 +87,8 @@ def test_command_parses(command, monkeypatch):
 
 @pytest.mark.parametrize("page", PAGES)
 def test_links_exist(page):
-    targets = re.findall(r"\]\(([^)#:]+)[^):]*\)", TEXTS[page])
+    prose = re.sub(r"^```.*?^```", "", TEXTS[page], flags=re.DOTALL | re.MULTILINE)
+    targets = re.findall(r"\]\(([^)#:]+)[^):]*\)", prose)
     folder = (REPOSITORY / page).parent
     assert [target for target in targets if not (folder / target).exists()] == []
 
