@@ -7,6 +7,7 @@ python -m docs.tutorial.notebooks 02    pages with this beginning
 import re
 import shutil
 import sys
+import tomllib
 from pathlib import Path
 
 import nbformat
@@ -56,9 +57,25 @@ draw({page.stem!r}, globals(), Path({str(BUILD / "images")!r}))"""
     sockets = Config(ConnectionFileMixin={"transport": "ipc"})  # files, and no open ports
     resources = {"metadata": {"path": str(REPOSITORY)}}
     NotebookClient(notebook, config=sockets, timeout=300, resources=resources).execute()
-    notebook.cells = shown
+    notebook.cells = [*opening(page.stem), *shown]
     nbformat.write(notebook, BUILD / f"{page.stem}.ipynb")
     return notebook
+
+
+def address() -> str:
+    """Return the address of the repository in pyproject.toml, "" if it is not set."""
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return project.get("urls", {}).get("Repository", "")
+
+
+def opening(page: str) -> list[NotebookNode]:
+    """Return cells that open a notebook in Colab and install the library there."""
+    if not (repository := address()):
+        return []
+    colab = repository.replace("https://github.com", "https://colab.research.google.com/github")
+    link = f"[Open in Colab]({colab}/blob/gh-pages/notebooks/{page}.ipynb)"
+    install = f'%pip install -q "attention @ git+{repository}" optax  # in Colab'
+    return [v4.new_markdown_cell(link), v4.new_code_cell(install)]
 
 
 def read_page(text: str) -> NotebookNode:
