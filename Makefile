@@ -7,7 +7,8 @@
 #   make test-slow                run the tests that take minutes: kills, a full disk, each config
 #   make shapes                   check every public shape, in half a minute
 #   make results                make all tables of results; ARGS=workdirs reads the runs there first
-#   make reference                write the API reference, from docstrings, to build/reference
+#   make notebooks                run the tutorial and write its pages as notebooks to build/notebooks
+#   make docs                     build the site: tutorial, documents and API reference, in build/site/html
 #   make test PYTHON=python3.13 VENV=.venv-3.13
 
 PYTHON ?= python3
@@ -19,7 +20,7 @@ BIN = $(VENV)/bin
 INSTALLED = $(VENV)/installed$(JAX:%=-%)
 ARGS ?=
 
-.PHONY: train test test-slow shapes smoke lint reference results clean
+.PHONY: train test test-slow shapes smoke lint notebooks docs results clean
 
 # Memory pages of 2 MiB, where Linux and glibc have them: a training step of multi30k allocates and
 # frees half a gigabyte, and page faults took a tenth of its time.
@@ -60,10 +61,12 @@ lint: $(INSTALLED)
 results: $(INSTALLED)
 	$(BIN)/python tools/results.py $(ARGS)
 
-REFERENCE = attention $(addprefix attention., primitives.masks primitives.scores modules decoding \
-  weights testing)
-reference: $(INSTALLED)
-	$(BIN)/pdoc --docformat google --output-directory build/reference $(REFERENCE)
+notebooks: $(INSTALLED)
+	$(BIN)/python -m docs.tutorial.notebooks
+
+# The page of --mode=explain is a part of the site if the main job was trained and explained before.
+docs: notebooks
+	$(BIN)/python -m docs.site $(wildcard workdirs/toy_translation/explain/test.html)
 
 clean:
 	rm -rf $(VENV) .cache

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from attention.modules import ACTIVATIONS, POSITIONS
-from docs.tutorial.pictures import PICTURES
 from experiments.cli import parse
 from experiments.config import REPOSITORY, load_config
 from experiments.sharding import TABLE
@@ -28,8 +27,13 @@ def blocks(language, page):
     return re.findall(rf"```{language}\n(.*?)```", TEXTS[page], re.DOTALL)
 
 
-# tests/test_extending.py runs extending.md, the blocks of which are a plugin.
-PROGRAMS = [page for page in PAGES if blocks("python", page) and page != "docs/extending.md"]
+# tests/test_extending.py runs extending.md, the blocks of which are a plugin, and
+# tests/test_tutorial.py the tutorial.
+PROGRAMS = [
+    page
+    for page in PAGES
+    if blocks("python", page) and not page.startswith(("docs/extending", "docs/tutorial"))
+]
 # The command of a measured page is that of the commit which it names.
 OTHERS = {"docs/MODELS.md", "docs/BENCHMARKS.md"}
 SHELL = [block for page in PAGES if page not in OTHERS for block in blocks("sh", page)]
@@ -54,8 +58,6 @@ def test_python_blocks_run_and_print_their_comments(page, capsys):
         printed = re.findall(r"^print\(.*\n((?:# .*\n)+)", block, re.MULTILINE)
         expected = [line.removeprefix("# ") for lines in printed for line in lines.splitlines()]
         assert capsys.readouterr().out.splitlines() == expected
-    if draw := PICTURES.get(Path(page).stem):
-        assert draw(names).axes
 
 
 def test_sketch_equals_the_definition():
@@ -80,7 +82,8 @@ def test_command_parses(command, monkeypatch):
 
 @pytest.mark.parametrize("page", PAGES)
 def test_links_exist(page):
-    targets = re.findall(r"\]\(([^)#:]+)[^):]*\)", TEXTS[page])
+    prose = re.sub(r"^```.*?^```", "", TEXTS[page], flags=re.DOTALL | re.MULTILINE)
+    targets = re.findall(r"\]\(([^)#:]+)[^):]*\)", prose)
     folder = (REPOSITORY / page).parent
     assert [target for target in targets if not (folder / target).exists()] == []
 

@@ -1,0 +1,126 @@
+"""Build the site: the documents, the tutorial with its results, and the API reference.
+
+python -m docs.site          build/site/html/index.html
+
+The tutorial is what `python -m docs.tutorial.notebooks` wrote. A trained model's page of
+`--mode=explain` becomes a part of the site if it is given: python -m docs.site PAGE.html
+"""
+
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import nbformat
+from sphinx.cmd.build import main as sphinx
+
+from docs.tutorial.notebooks import BUILD as NOTEBOOKS
+from docs.tutorial.notebooks import PAGES, address
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+DOCS = REPOSITORY / "docs"
+SITE = REPOSITORY / "build" / "site"
+SOURCE = SITE / "source"
+# Pages of the site that are files of other folders, by their paths in the repository.
+OTHERS = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md"}
+OTHERS["experiments/RESULTS.md"] = "results.md"
+GROUPS = {
+    "Tutorial": [
+        "tutorial/README",
+        *(f"tutorial/{page.stem}" for page in PAGES),
+        "tutorial/QUESTIONS",
+    ],
+    "Library": ["attention", "modules", "architectures", "argument_names", "ecosystem", "api"],
+    "Tasks": [
+        "translation",
+        "language_model",
+        "masked_language_model",
+        "classification",
+        "word_vectors",
+    ],
+    "Experiments": ["training", "scaling", "explain", "extending", "results"],
+    "Measurements": ["BENCHMARKS", "MODELS", "CONFORMANCE"],
+    "Code": ["architecture", "contributing"],
+}
+PACKAGES = [f"attention.{name}" for name in ("modules", "decoding", "weights", "testing")]
+MODULES = ["attention.primitives.masks", "attention.primitives.scores"]
+LINK = re.compile(r"(?<=\]\()([^)#: ]+)((?:#[^)]*)?)(?=\))")
+
+
+def main(page: str | None = None) -> int:
+    """Write the sources of the site, and build it; return the status of Sphinx.
+
+    Args:
+        page: an HTML file of `--mode=explain`, which is embedded.
+    """
+    shutil.rmtree(SITE, ignore_errors=True)
+    shutil.copytree(DOCS, SOURCE, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+    for name, target in OTHERS.items():
+        shutil.copy(REPOSITORY / name, SOURCE / target)
+    for path in SOURCE.rglob("*.md"):
+        path.write_text(with_links(path.read_text(encoding="utf-8"), path), encoding="utf-8")
+    for path in PAGES:
+        notebook = nbformat.read(NOTEBOOKS / f"{path.stem}.ipynb", as_version=4)
+        for cell in notebook.cells:
+            if cell.cell_type == "markdown":
+                cell.source = with_links(cell.source, SOURCE / "tutorial" / path.name)
+        nbformat.write(notebook, SOURCE / "tutorial" / f"{path.stem}.ipynb")
+        (SOURCE / "tutorial" / path.name).unlink()
+    groups = dict(GROUPS)
+    if page:
+        shutil.copy(page, SOURCE / "page.html")
+        (SOURCE / "page.md").write_text(EMBEDDED, encoding="utf-8")
+        groups["Tutorial"] = [*groups["Tutorial"], "page"]
+    (SOURCE / "api.md").write_text(reference(), encoding="utf-8")
+    with (SOURCE / "index.md").open("a", encoding="utf-8") as index:
+        index.write("".join(map(contents, groups, groups.values())))
+    shutil.copytree(NOTEBOOKS, SITE / "html" / "notebooks")  # for Colab
+    return sphinx(["-W", "--keep-going", "-q", "-c", str(DOCS), str(SOURCE), str(SITE / "html")])
+
+
+EMBEDDED = """# A trained model to explore
+
+<iframe src="page.html" title="attention of a trained model" width="100%" height="900"></iframe>
+"""
+
+
+def with_links(text: str, path: Path) -> str:
+    """Return a page with links to pages of the site, and to the repository if its address is set.
+
+    Args:
+        text: of the page in the repository.
+        path: of its copy in the sources of the site.
+    """
+    moved = {target: name for name, target in OTHERS.items()}
+    name = str(path.relative_to(SOURCE))
+    folder = (REPOSITORY / moved[name] if name in moved else DOCS / name).parent
+
+    def replace(match: re.Match[str]) -> str:
+        target = (folder / match[1]).resolve()
+        place = str(target.relative_to(REPOSITORY))
+        if place in OTHERS or (target.is_relative_to(DOCS) and target.suffix != ".py"):
+            inside = OTHERS.get(place, place.removeprefix("docs/"))
+            inside = inside.replace(".md", ".ipynb") if target in PAGES else inside
+            return f"{'../' * name.count('/')}{inside}{match[2]}"
+        return f"{address()}/blob/main/{place}{match[2]}" if address() else "NO_ADDRESS"
+
+    prose = re.split(r"(^```.*?^```$)", text, flags=re.DOTALL | re.MULTILINE)
+    prose[::2] = [LINK.sub(replace, piece) for piece in prose[::2]]
+    return re.sub(r"\[([^\]]+)\]\(NO_ADDRESS\)", r"\1", "".join(prose))
+
+
+def contents(title: str, pages: list[str]) -> str:
+    """Return a table of contents that is shown at the side alone."""
+    names = "\n".join(pages)
+    return f"\n```{{toctree}}\n:caption: {title}\n:hidden:\n\n{names}\n```\n"
+
+
+def reference() -> str:
+    """Return the page of the API reference."""
+    names = [f"{name}\n   :imported-members:" for name in ("attention", *PACKAGES)] + MODULES
+    blocks = (f"```{{eval-rst}}\n.. automodule:: {name}\n```\n" for name in names)
+    return "# API reference\n\n" + "\n".join(blocks)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

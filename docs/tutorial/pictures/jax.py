@@ -1,0 +1,3 @@
+"""Page 0 has no picture."""
+
+PICTURES = ()
