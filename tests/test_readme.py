@@ -5,7 +5,6 @@ import importlib
 import re
 import shlex
 from contextlib import ExitStack, suppress
-from pathlib import Path
 from unittest.mock import patch
 
 import jax
