@@ -8,11 +8,11 @@ import shutil
 import sys
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from textwrap import shorten
-from typing import Any, Self
+from typing import Any
 
 import jax
 import numpy as np
@@ -24,6 +24,7 @@ from experiments.errors import UsageError
 from experiments.files import named_errors
 from experiments.learner import TrainState
 from experiments.processes import any_process
+from experiments.workdir import saved_steps
 
 MULTIPLIER = 0x9E3779B97F4A7C15  # 2⁶⁴ / golden ratio: neighbouring positions get distant weights
 OVERHEAD = 2**18  # bytes of a checkpoint beside its arrays
@@ -46,7 +47,7 @@ class Progress:
     lengths: dict[str, int] = field(default_factory=dict)
 
 
-class CheckpointWriter:
+class CheckpointWriter(AbstractContextManager):
     """Writes the training states of a run in the background, and deletes old ones."""
 
     def __init__(self, folder: Path, every: int = 1, keep: int = 2) -> None:
@@ -60,8 +61,8 @@ class CheckpointWriter:
         if jax.process_index() == 0:
             for unfinished in folder.glob("*.orbax-checkpoint-tmp*"):
                 shutil.rmtree(unfinished)
-        self._folder, self._policy = folder, _Newest(every, keep)
-        options = ocp.CheckpointManagerOptions(preservation_policy=self._policy)
+        self._folder, self._every, self._keep = folder, every, keep
+        options = ocp.CheckpointManagerOptions(preservation_policy=self)
         with named_errors(folder):
             self._manager = ocp.CheckpointManager(folder.absolute(), options=options)
 
@@ -76,14 +77,14 @@ class CheckpointWriter:
             UsageError: this one or the one before cannot be written.
         """
         self.wait()
-        self._step, self._policy.best = int(state.step), best
+        self._step, self._best = int(state.step), best
         content = {"progress": asdict(progress), "digests": digests(state)}
         content["checksum"] = _checksum(content)
         arguments = ocp.args.Composite(
             state=ocp.args.StandardSave(state), progress=ocp.args.JsonSave(content)
         )
         is_first = self._manager.latest_step() is None
-        size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+        size = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
         with self._write_errors():
             # On a full disk, threads of orbax would log many errors.
             if any_process(shutil.disk_usage(self._folder).free < size + OVERHEAD):
@@ -101,6 +102,13 @@ class CheckpointWriter:
         with self._write_errors():
             self._manager.wait_until_finished()
 
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: object) -> list[bool]:
+        """Return whether each checkpoint is kept, given the oldest first; for orbax."""
+        steps = [checkpoint.step for checkpoint in checkpoints]
+        regular = [step for step in steps if step % self._every == 0]
+        kept = {*steps[-2:], *regular[-self._keep :], self._best}
+        return [step in kept for step in steps]
+
     @contextmanager
     def _write_errors(self) -> Iterator[None]:
         try:
@@ -109,35 +117,12 @@ class CheckpointWriter:
             name = f"the checkpoint {self._folder / str(self._step)}"
             raise UsageError(f"{name} cannot be written ({_cause(error)})") from error
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *exception: object) -> None:
         """Wait for a save, and close."""
         try:
             self.wait()
         finally:
             self._manager.close()
-
-
-class _Newest(ocp.checkpoint_managers.PreservationPolicy):
-    """Keeps the newest regular checkpoints, the two newest of all, and that of step `best`."""
-
-    def __init__(self, every: int, keep: int) -> None:
-        self._every, self._keep = every, keep
-        self.best: int | None = None
-
-    def should_preserve(self, checkpoints: Sequence[Any], *, context: object) -> list[bool]:
-        """Return whether each checkpoint is kept, given the oldest first."""
-        steps = [checkpoint.step for checkpoint in checkpoints]
-        regular = [step for step in steps if step % self._every == 0]
-        kept = {*steps[-2:], *regular[-self._keep :], self.best}
-        return [step in kept for step in steps]
-
-
-def saved_steps(folder: Path) -> list[int]:
-    """Return the steps of the checkpoints in a folder, the oldest first; [] without a folder."""
-    return sorted(int(path.name) for path in folder.glob("*") if path.name.isdigit())
 
 
 def read_newest(
@@ -208,13 +193,15 @@ def digests(tree: Any) -> dict[str, str]:  # noqa: ANN401 - any pytree
     A digest is a sum over all elements, modulo 2⁶⁴, of the bits of an element times an odd weight
     of its position: it changes with any single element, and not with the sharding.
     """
-    flat = jax.tree.flatten_with_path(tree)[0]
-    sums = np.array([_sum_of_shards(leaf) for _, leaf in flat], np.uint64)
+    paths, leaves = zip(*jax.tree.leaves_with_path(tree), strict=True)
+    sums = np.array([*map(_sum_of_shards, leaves)], np.uint64)
     if jax.process_count() > 1:
         halves = process_allgather(sums.view(np.uint32))  # jax has no 64 bits by default
         sums = halves.view(np.uint64).sum(axis=0, dtype=np.uint64)
-    paths = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in flat]
-    return {path: f"{total:016x}" for path, total in zip(paths, sums.tolist(), strict=True)}
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="/"): f"{total:016x}"
+        for path, total in zip(paths, sums.tolist(), strict=True)
+    }
 
 
 def _sum_of_shards(array: Array) -> int:

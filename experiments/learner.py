@@ -13,16 +13,16 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from experiments.config import Config
 from experiments.data.pipeline import TrainingBatches
-from experiments.devices import compiled
 from experiments.errors import as_usage_errors
 from experiments.losses import TokenLosses, add_auxiliary, per_token
 from experiments.optimizer import optimizer, schedule
-from experiments.processes import gather_to_host
 from experiments.sharding import (
     accumulated,
     batch_reader,
+    compiled,
     fewest_rows,
     gather_tables,
+    gather_to_host,
     make_mesh,
     one_copy,
     place_rows,

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax import Array
+from jax.experimental.multihost_utils import process_allgather
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from attention.modules.context import axis_names
@@ -42,6 +43,13 @@ TABLE: dict[str, str | tuple[str, ...] | None] = {
 }
 MESH_AXES = ("data", "fsdp", "sequence", "tensor")
 LOOKED_UP = ("vocab", "positions", "token_types")  # axes of tables with a row for each id
+FEWEST_ROWS = 8  # of a device in `by_rows`: fewer are not worth the copies of the parameters
+CPU_OPTIONS = {
+    "xla_backend_optimization_level": 1,
+    # By default, XLA aborts the process if a core waits 40 seconds for the others, as on a busy
+    # machine.
+    "xla_cpu_collective_call_terminate_timeout_seconds": 24 * 60 * 60,
+}
 
 
 def make_mesh(config: MeshPart, rows: int | None = None) -> Mesh:
@@ -52,10 +60,10 @@ def make_mesh(config: MeshPart, rows: int | None = None) -> Mesh:
     Raises:
         UsageError: a mesh that is larger than the devices, or that `data=0` cannot complete.
     """
-    sizes = {name: getattr(config, name) for name in MESH_AXES}
-    number, others = jax.device_count(), math.prod(size for size in sizes.values() if size)
-    given = ", ".join(f"mesh.{name}={size}" for name, size in sizes.items() if size > 1)
+    sizes, number = {name: getattr(config, name) for name in MESH_AXES}, jax.device_count()
+    others = math.prod(size or 1 for size in sizes.values())
     if others > number or (sizes["data"] == 0 and number % others):
+        given = ", ".join(f"mesh.{name}={size}" for name, size in sizes.items() if size > 1)
         raise UsageError(
             f"a mesh with {given} takes {others} devices or a multiple of them, and the number of "
             f"devices here is {number}: lower one of them, or set mesh.data"
@@ -88,45 +96,41 @@ def row_report(mesh: Mesh, config: Config, rows: int, padded: int) -> str:
     return ""
 
 
-def mesh_axes(name: str | None, mesh: AnyMesh) -> tuple[str, ...]:
-    """Return the axes of the mesh, of more than one device, that the table has for a name."""
+def mesh_axes(name: str | None, mesh: AnyMesh, size: int = 0) -> tuple[str, ...]:
+    """Return the axes of the mesh, of more than one device, over which an axis is sharded.
+
+    There are none where the table has none for its name, or where they do not divide its size.
+    """
     axes = TABLE.get(name) or ()
     axes = (axes,) if isinstance(axes, str) else axes
-    return tuple(axis for axis in axes if mesh.shape[axis] > 1)
-
-
-def shards_of(name: str | None, mesh: AnyMesh) -> int:
-    """Return over how many devices the table shards an axis with this name."""
-    return math.prod(mesh.shape[axis] for axis in mesh_axes(name, mesh))
-
-
-def spec(
-    names: Sequence[str | None], shape: Sequence[int], mesh: AnyMesh, what: str
-) -> PartitionSpec:
-    """Return how the parameter `what` is sharded; a table whose rows do not divide keeps them.
-
-    Raises:
-        UsageError: a size that the mesh does not divide.
-    """
-    axes = _dividing(names, shape, mesh)
-    for name, size, axis in zip(names, shape, axes, strict=True):
-        if not axis and shards_of(name, mesh) > 1 and size > 1 and name not in LOOKED_UP:
-            given = " · ".join(f"mesh.{key}={mesh.shape[key]}" for key in mesh_axes(name, mesh))
-            raise UsageError(f"{what}: its axis {name!r} has size {size}, not divisible by {given}")
-    return PartitionSpec(*(axis or None for axis in axes))
+    axes = tuple(axis for axis in axes if mesh.shape[axis] > 1)
+    return axes if size % _num_shards(axes, mesh) == 0 else ()
 
 
 def shardings(tree: Any, mesh: AnyMesh) -> Any:  # noqa: ANN401 - any pytree
-    """Return the sharding of each array of a state, by `spec`; other arrays are replicated.
+    """Return the sharding of each array of a state; others than `nnx.Variable`s are replicated.
 
-    Parameters and the moments of an optimizer are `nnx.Variable`s with metadata "axes".
+    Parameters and the moments of an optimizer are variables with metadata "axes". A table whose
+    rows the mesh does not divide keeps them.
+
+    Raises:
+        UsageError: another size that the mesh does not divide.
     """
 
     def sharding_of(path: Any, leaf: Any) -> Any:  # noqa: ANN401 - parts of any pytree
-        if not isinstance(leaf, nnx.Variable):
+        if not _is_variable(leaf):
             return NamedSharding(mesh, PartitionSpec())
-        what = jax.tree_util.keystr(path, simple=True, separator=".")
-        return leaf.replace(NamedSharding(mesh, spec(axis_names(leaf), leaf.shape, mesh, what)))
+        axes = []
+        for name, size in zip(axis_names(leaf), leaf.shape, strict=True):
+            axes.append(mesh_axes(name, mesh, size) or None)
+            wanted = mesh_axes(name, mesh)
+            if wanted and not axes[-1] and size > 1 and name not in LOOKED_UP:
+                what = jax.tree_util.keystr(path, simple=True, separator=".")
+                given = " · ".join(f"mesh.{axis}={mesh.shape[axis]}" for axis in wanted)
+                raise UsageError(
+                    f"{what}: its axis {name!r} has size {size}, not divisible by {given}"
+                )
+        return leaf.replace(NamedSharding(mesh, PartitionSpec(*axes)))
 
     return jax.tree_util.tree_map_with_path(sharding_of, tree, is_leaf=_is_variable)
 
@@ -143,8 +147,10 @@ def gather_tables(parameters: Tree, mesh: Mesh) -> Tree:
     def gather(leaf: Any) -> Any:  # noqa: ANN401 - a part of any pytree
         if not _is_variable(leaf) or {*LOOKED_UP}.isdisjoint(axis_names(leaf)):
             return leaf
-        axes = _dividing(axis_names(leaf), leaf.shape, mesh)
-        kept = [tuple(key for key in axis if key != "fsdp") or None for axis in axes]
+        kept = [
+            tuple(axis for axis in mesh_axes(name, mesh, size) if axis != "fsdp") or None
+            for name, size in zip(axis_names(leaf), leaf.shape, strict=True)
+        ]
         return leaf.replace(_constrained(leaf[...], mesh, *kept))
 
     return jax.tree.map(gather, parameters, is_leaf=_is_variable)
@@ -171,12 +177,7 @@ def context_options(mesh: Mesh) -> dict[str, Callable[..., Any]]:
         return {}
     names = ("batch", "sequence", "heads")
     sharded = ShardedAttention(mesh, PartitionSpec(*(mesh_axes(n, mesh) or None for n in names)))
-
-    def attend(*inputs: Array, **arguments: Any) -> Any:  # noqa: ANN401 - as `attention.attend`
-        with as_usage_errors():
-            return sharded(*inputs, **arguments)
-
-    return {"constrain": partial(constrain, mesh), "attend": attend}
+    return {"constrain": partial(constrain, mesh), "attend": as_usage_errors()(sharded)}
 
 
 def map_tokens(features: Array) -> tuple[Callable[..., Any], int]:
@@ -188,40 +189,41 @@ def map_tokens(features: Array) -> tuple[Callable[..., Any], int]:
     """
     mesh, axes = jax.typeof(features).sharding.mesh, []
     if features.ndim == 3 and {*MESH_AXES} <= {*mesh.axis_names}:
-        axes = _dividing(("batch", "sequence"), features.shape[:2], mesh)
+        sizes = zip(("batch", "sequence"), features.shape, strict=False)
+        axes = [mesh_axes(name, mesh, size) for name, size in sizes]
     names = tuple(key for axis in axes for key in axis)
-    number = math.prod(features.shape[:-1]) // math.prod(mesh.shape[name] for name in names)
+    number = math.prod(features.shape[:-1]) // _num_shards(names, mesh)
     if not names:
         return lambda function: partial(function, ()), number
     tokens = PartitionSpec(*(axis or None for axis in axes))
 
-    def on_devices(function: Callable[..., Any]) -> Callable[..., Any]:
-        return jax.shard_map(
-            partial(function, names),
-            mesh=mesh,
-            in_specs=(PartitionSpec(), tokens, tokens, tokens),
-            out_specs=(PartitionSpec(), tokens),
-            axis_names={*names},
-            check_vma=False,  # gradients of parameters are those of a device until they are summed
-        )
-
-    return on_devices, number
+    share = partial(
+        jax.shard_map,
+        mesh=mesh,
+        in_specs=(PartitionSpec(), tokens, tokens, tokens),
+        out_specs=(PartitionSpec(), tokens),
+        axis_names={*names},
+        check_vma=False,  # gradients of parameters are those of a device until they are summed
+    )
+    return lambda function: share(partial(function, names)), number
 
 
 def shard_rows(tree: Tree, mesh: Mesh, *, multiple: int = 1) -> Tree:
     """Shard the rows of arrays `[B, *]`, after rows of zeros until `multiple` parts divide them."""
-    number = multiple * shards_of("batch", mesh)
-    tree = jax.tree.map(lambda array: padded_rows(array, number), tree)
-    if mesh.size == 1:
-        return tree
-    axes = mesh_axes("batch", mesh) or None
-    return jax.tree.map(lambda array: _constrained(array, mesh, axes), tree)
+    axes = mesh_axes("batch", mesh)
+    number = multiple * _num_shards(axes, mesh)
+
+    def shard(array: Array) -> Array:
+        array = padded_rows(array, number)
+        return array if mesh.size == 1 else _constrained(array, mesh, axes or None)
+
+    return jax.tree.map(shard, tree)
 
 
 def rows_of_each(batches: Iterable[Tree]) -> Iterator[Rows[Tree]]:
     """Return the rows of each batch of a split, in order."""
     if isinstance(batches, Batches):
-        return (batches.rows(number) for number in range(len(batches)))
+        return map(batches.rows, range(len(batches)))
     return map(_rows_of, batches)
 
 
@@ -231,22 +233,19 @@ def place_rows(rows: Rows[Tree], mesh: Mesh, *, multiple: int = 1) -> Tree:
     Each process reads the rows from the first to the last of its own devices, at once. Rows of
     zeros are added as in `shard_rows`.
     """
-    number = rows.number + -rows.number % (multiple * shards_of("batch", mesh))
-    sharding = NamedSharding(mesh, PartitionSpec(mesh_axes("batch", mesh) or None))
-    indices = sharding.addressable_devices_indices_map((number,)).values()
-    own = [index.indices(number) for (index,) in indices]
+    axes = mesh_axes("batch", mesh)
+    number = rows.number + -rows.number % (multiple * _num_shards(axes, mesh))
+    sharding = NamedSharding(mesh, PartitionSpec(axes or None))
+    order = np.arange(number)
+    own = [order[index] for index in sharding.addressable_devices_indices_map((number,)).values()]
     # A process whose rows are all padding reads one row for the shapes.
-    first = min(rows.number - 1, *(start for start, _, _ in own))
-    last = max(stop for _, stop, _ in own)
+    first, last = min(rows.number - 1, np.min(own)), np.max(own) + 1
 
     def place(array: np.ndarray) -> Array:
         padded = padded_rows(array, last - first)
-
-        def shard(index: tuple[slice, ...]) -> np.ndarray:
-            start, stop, _ = index[0].indices(number)
-            return padded[start - first : stop - first]
-
-        return jax.make_array_from_callback((number, *array.shape[1:]), sharding, shard)
+        return jax.make_array_from_callback(
+            (number, *array.shape[1:]), sharding, lambda index: padded[order[index[0]] - first]
+        )
 
     return jax.tree.map(place, rows.read(slice(first, min(last, rows.number))))
 
@@ -293,22 +292,98 @@ def accumulated(
     parts = jax.tree.map(lambda x: x.reshape(-1, num_parts, *x.shape[1:]).swapaxes(0, 1), batch)
     inputs = parts, jax.random.split(rng, num_parts)
     shapes = jax.eval_shape(compute, *jax.tree.map(lambda array: array[0], inputs))
-    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    zeros = jax.tree.map(jnp.zeros_like, shapes)
     return jax.lax.scan(add, zeros, inputs)[0]
 
 
+def compiled(
+    function: Callable[..., Any],
+    *,
+    donate: tuple[int, ...] = (),
+    **shardings: Any,  # noqa: ANN401 - `in_shardings` and `out_shardings` of jax.jit
+) -> Callable[..., Any]:
+    """Return a function under `jax.jit` that compiles fast and reuses the memory of `donate`.
+
+    On a CPU, LLVM's first optimisation level makes programs as fast as those of its third, with the
+    same bits, in a sixth less time. It is not used if optimisations are turned off, as in tests.
+    """
+    options = CPU_OPTIONS if jax.default_backend() == "cpu" else None
+    if jax.config.read("jax_disable_most_optimizations"):
+        options = None
+    return jax.jit(function, donate_argnums=donate, compiler_options=options, **shardings)
+
+
+def by_rows(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile `function(parameters, *arrays)` with the rows of its arrays on several devices.
+
+    Parameters that are sharded stay so. Of replicated ones, each device uses its own copy; several
+    processes have to call the function with the same arrays.
+
+    Args:
+        function: maps parameters and arrays `[B, *]` to arrays `[B, *]`, each row independent of
+            the others. Its arrays may be padded with rows of zeros.
+    """
+
+    def divided(parameters: Any, *arrays: Array) -> Any:  # noqa: ANN401 - any pytrees
+        rows, mesh = len(arrays[0]), _mesh_of_rows(len(arrays[0]))
+        spec = PartitionSpec("data")
+        share = jax.shard_map(
+            function,
+            mesh=mesh,
+            in_specs=(PartitionSpec(), *[spec] * len(arrays)),
+            out_specs=spec,
+            check_vma=False,
+        )
+        results = share(parameters, *jax.tree.map(partial(padded_rows, number=mesh.size), arrays))
+        return jax.tree.map(lambda array: array[:rows], results)
+
+    on_devices, whole = compiled(divided), compiled(function)
+
+    def run(parameters: Any, *arrays: Array) -> Any:  # noqa: ANN401 - the same
+        if jax.process_count() > 1:
+            arrays = tuple(map(np.asarray, arrays))  # for the devices of all processes
+        mesh, copy = _mesh_of_rows(len(arrays[0])), one_copy(parameters)
+        if mesh.size == 1 or copy is parameters:
+            return gather_to_host(whole(copy, *arrays))
+        # No copy is made where a device has the parameters.
+        parameters = jax.device_put(parameters, NamedSharding(mesh, PartitionSpec()))
+        return gather_to_host(on_devices(parameters, *arrays))
+
+    return run
+
+
+def _mesh_of_rows(rows: int) -> Mesh:
+    """Return a mesh of the most devices with at least `FEWEST_ROWS` rows each.
+
+    Of several processes, it has all devices, or one of this process.
+    """
+    number = max(1, min(jax.device_count(), rows // FEWEST_ROWS))
+    if jax.process_count() > 1 and number < jax.device_count():
+        number = 1
+    devices = jax.local_devices() if number == 1 else jax.devices()
+    return Mesh(np.array(devices[:number]), ("data",))
+
+
 def one_copy(tree: Tree) -> Tree:
-    """Return the copy of the first device, if all arrays are replicated; else the arrays."""
+    """Return the copy of the first device, if all arrays are replicated; else the same tree."""
 
     def copy(leaf: Any) -> Any:  # noqa: ANN401 - a leaf of any pytree
         return leaf.addressable_data(0) if isinstance(leaf, Array) else leaf
 
-    return jax.tree.map(copy, tree) if is_replicated(tree) else tree
+    leaves = jax.tree.leaves(tree)
+    is_replicated = all(getattr(leaf, "is_fully_replicated", True) for leaf in leaves)
+    return jax.tree.map(copy, tree) if is_replicated else tree
 
 
-def is_replicated(tree: Any) -> bool:  # noqa: ANN401 - any pytree
-    """Return whether each device has all arrays."""
-    return all(getattr(leaf, "is_fully_replicated", True) for leaf in jax.tree.leaves(tree))
+def gather_to_host(tree: Tree) -> Tree:
+    """Gather arrays that are sharded over processes, as NumPy arrays in each of them."""
+
+    def gather(leaf: Any) -> Any:  # noqa: ANN401 - a leaf of any pytree
+        if not isinstance(leaf, Array) or leaf.is_fully_addressable or leaf.is_fully_replicated:
+            return leaf
+        return process_allgather(leaf, tiled=True)
+
+    return jax.tree.map(gather, tree)
 
 
 def padded_rows(array: Array, number: int) -> Array:
@@ -325,14 +400,8 @@ def _rows_of(batch: Tree) -> Rows[Tree]:
     return Rows(len(leaves[0]), lambda part: jax.tree.map(lambda array: array[part], batch))
 
 
-def _dividing(
-    names: Sequence[str | None], shape: Sequence[int], mesh: AnyMesh
-) -> list[tuple[str, ...]]:
-    """Return the mesh axes of each axis of an array; none where they do not divide its size."""
-    return [
-        mesh_axes(name, mesh) if size % shards_of(name, mesh) == 0 else ()
-        for name, size in zip(names, shape, strict=True)
-    ]
+def _num_shards(axes: Sequence[str], mesh: AnyMesh) -> int:
+    return math.prod(mesh.shape[axis] for axis in axes)
 
 
 def _constrained(array: Array, mesh: Mesh, *axes: tuple[str, ...] | None) -> Array:

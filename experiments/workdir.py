@@ -4,32 +4,28 @@ import fcntl
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import jax
+from jax.experimental import multihost_utils
 from ml_collections import ConfigDict
 
 from experiments.config import Config
 from experiments.config.build import as_config_dict, as_tree, differences, flat, in_lines, is_within
 from experiments.config.files import REPOSITORY, is_imported
 from experiments.config.parts import MeshPart
-from experiments.devices import num_cores
 from experiments.errors import UsageError
-from experiments.files import (
-    PART,
-    append,
-    named_errors,
-    read_json,
-    read_json_lines,
-    write_whole,
-)
+from experiments.files import PART, append, named_errors, read_json, read_json_lines, write_whole
+from experiments.processes import check_same, num_cores
 from experiments.registry import TASKS
 
 IGNORED_WHEN_COMPARING_CONFIGS = "data.path", "literature", "plugin"
@@ -79,21 +75,17 @@ class Workdir:
             UsageError: the folder contains a run of another configuration, or other files, or the
                 run has more steps than it should have.
         """
-        if self.config.exists():
-            but = (*IGNORED_WHEN_COMPARING_CONFIGS, *CHANGEABLE)
-            self._change_config(self.check_same(config, but=but), config)
+        if not self.config.exists():
+            # After a kill, the folder may contain a part of its first file.
+            if self.path.exists() and not (
+                self.path.is_dir() and all(path.name.endswith(PART) for path in self.path.iterdir())
+            ):
+                raise UsageError(f"{self.path} exists and is not a run: choose another --workdir")
+            with named_errors(self.path):
+                self.path.mkdir(parents=True, exist_ok=True)
+            write_whole(self.config, config.to_json(indent=2) + "\n")
             return
-        # After a kill, the folder may contain a part of its first file.
-        if self.path.exists() and not (
-            self.path.is_dir() and all(path.name.endswith(PART) for path in self.path.iterdir())
-        ):
-            raise UsageError(f"{self.path} exists and is not a run: choose another --workdir")
-        with named_errors(self.path):
-            self.path.mkdir(parents=True, exist_ok=True)
-        write_whole(self.config, config.to_json(indent=2) + "\n")
-
-    def _change_config(self, trained: ConfigDict, config: Config | ConfigDict) -> None:
-        """Store and record the fields of `CHANGEABLE` in which `config` differs from the run."""
+        trained = self.check_same(config, but=(*IGNORED_WHEN_COMPARING_CONFIGS, *CHANGEABLE))
         there, here = flat(trained.to_dict()), flat(config.to_dict())
         changed = [name for name in CHANGEABLE if there.get(name) != here.get(name)]
         if not changed:
@@ -118,8 +110,9 @@ class Workdir:
         Raises:
             UsageError: another process trains it.
         """
-        folder = os.open(self.path, os.O_RDONLY)
-        try:
+        with ExitStack() as stack:
+            folder = os.open(self.path, os.O_RDONLY)
+            stack.callback(os.close, folder)
             try:
                 fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until it is closed
             except BlockingIOError as error:
@@ -128,8 +121,6 @@ class Workdir:
                     "another --workdir"
                 ) from error
             yield
-        finally:
-            os.close(folder)
 
     def check_same(self, config: Config | ConfigDict, *, but: Collection[str] = ()) -> ConfigDict:
         """Return the configuration of the run, after a check that `config` equals it.
@@ -167,8 +158,7 @@ class Workdir:
 
     def newest_step(self) -> int:
         """Return the step of the newest checkpoint, 0 without one."""
-        saved = [path.name for path in self.checkpoints.glob("*")]
-        return max((int(name) for name in saved if name.isdigit()), default=0)
+        return max(saved_steps(self.checkpoints), default=0)
 
     def as_trained(
         self, config: Config, given: Collection[str] = (), *, other_data: bool = False
@@ -216,14 +206,13 @@ class Workdir:
 
     def lengths(self) -> dict[str, int]:
         """Return the bytes of each file that grows in training, by name."""
-        paths = [self.path / name for name in GROWING]
-        return {path.name: path.stat().st_size for path in paths if path.exists()}
+        paths = {name: self.path / name for name in GROWING}
+        return {name: path.stat().st_size for name, path in paths.items() if path.exists()}
 
     def truncate(self, lengths: Mapping[str, int]) -> None:
         """Drop what was appended to the files that grow in training since these lengths."""
         for name, size in self.lengths().items():
-            if size > lengths.get(name, 0):
-                os.truncate(self.path / name, lengths.get(name, 0))
+            os.truncate(self.path / name, min(size, lengths.get(name, 0)))
 
     def load_results(self) -> dict[str, Any]:
         """Read the results.
@@ -239,11 +228,9 @@ class Workdir:
 
     def save_hypotheses(self, split: str, rows: Iterable[tuple[str, str, str]]) -> None:
         """Write source, reference and hypothesis of each example of a split, as JSON lines."""
-        lines = (
-            json.dumps(dict(zip(HYPOTHESIS, row, strict=True)), ensure_ascii=False) for row in rows
-        )
-        path = self.path / f"hypotheses.{split}.jsonl"
-        write_whole(path, "".join(f"{line}\n" for line in lines))
+        objects = (dict(zip(HYPOTHESIS, row, strict=True)) for row in rows)
+        text = "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in objects)
+        write_whole(self.path / f"hypotheses.{split}.jsonl", text)
 
     def load_hypotheses(self, split: str) -> list[str]:
         """Read the hypotheses that `save_hypotheses` wrote."""
@@ -253,9 +240,63 @@ class Workdir:
 
     def add_start(self) -> None:
         """Append the origin of a start of the training, unless it equals the one before."""
-        starts = self.starts.read_text().splitlines() if self.starts.exists() else []
-        if starts[-1:] != [start := json.dumps(origin())]:
-            write_whole(self.starts, "".join(f"{line}\n" for line in (*starts, start)))
+        starts = self.starts.read_text() if self.starts.exists() else ""
+        start = json.dumps(origin()) + "\n"
+        if not f"\n{starts}".endswith(f"\n{start}"):
+            write_whole(self.starts, starts + start)
+
+
+def saved_steps(folder: Path) -> list[int]:
+    """Return the steps of the checkpoints in a folder, the oldest first; [] without a folder."""
+    return sorted(int(path.name) for path in folder.glob("*") if path.name.isdigit())
+
+
+@contextmanager
+def own_workdir(workdir: Workdir, config: object) -> Iterator[Workdir]:
+    """Return the workdir to process 0, and to the others a temporary copy of its files.
+
+    So one process writes the files of a run, and code that writes files, also that of plugins, is
+    the same for any number of processes. All write the checkpoints, which are not copied.
+
+    Raises:
+        UsageError: a process has another config or another folder; or the error of the block,
+            with the name of the workdir in place of that of its copy.
+    """
+    rank, path = jax.process_index(), workdir.path.absolute()
+    if jax.process_count() == 1:
+        yield workdir
+        return
+    check_same(
+        f"{path.name} {config}",
+        "has another --workdir or another config than process 0: start all with the same flags",
+    )
+    marker = next(each for each in (path, *path.parents) if each.is_dir()) / f"{path.name}{PART}"
+    if rank == 0:
+        marker.touch()
+    multihost_utils.sync_global_devices("marker")
+    is_visible = marker.exists()
+    multihost_utils.sync_global_devices("visible")
+    if rank == 0:
+        marker.unlink(missing_ok=True)
+    check_same(
+        str(is_visible),
+        f"has another folder {workdir.path} than process 0: put --workdir on a file system that "
+        "all processes share",
+    )
+    with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        own = workdir
+        if rank:
+            own = Workdir(Path(folder) / path.name)
+            own.checkpoints = workdir.checkpoints
+            for file in path.glob("*"):
+                own.path.mkdir(exist_ok=True)
+                if file.is_file() and not file.name.endswith(PART):
+                    shutil.copy2(file, own.path)
+        multihost_utils.sync_global_devices("workdir")  # process 0 writes when all have copied
+        try:
+            yield own
+        except UsageError as error:
+            raise UsageError(str(error).replace(str(own.path), str(workdir.path))) from error
 
 
 def origin() -> dict[str, str]:

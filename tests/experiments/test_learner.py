@@ -21,7 +21,7 @@ from experiments.data.tokenizers import (
     Vocabulary,
     WordTokenizer,
 )
-from experiments.devices import compiled
+from experiments.sharding import compiled
 from experiments.tasks.language_model import LanguageModeling
 from experiments.tasks.translation import Translation
 

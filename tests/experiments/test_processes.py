@@ -5,12 +5,9 @@ import socket
 import jax
 import pytest
 
+from experiments import processes
 from experiments.errors import UsageError
-from experiments.processes import (
-    NUM_TASKS_VARIABLES,
-    cores_per_process,
-    start_processes,
-)
+from experiments.processes import NUM_TASKS_VARIABLES, cores_per_process, start_processes
 
 
 @pytest.fixture
@@ -68,7 +65,8 @@ def test_port_in_use_is_one_sentence(connected):
     assert connected == []
 
 
-def test_processes_of_one_machine_divide_its_cores():
-    assert cores_per_process(8, None, None) == cores_per_process(8, "node1:1", 4) == 8
-    assert cores_per_process(8, "localhost:1", 4) == 2
-    assert cores_per_process(2, "127.0.0.1:1", 4) == 1
+def test_processes_of_one_machine_divide_its_cores(monkeypatch):
+    monkeypatch.setattr(processes, "num_cores", lambda: 8)
+    assert cores_per_process(None, None) == cores_per_process("node1:1", 4) == 8
+    assert cores_per_process("localhost:1", 4) == 2
+    assert cores_per_process("127.0.0.1:1", 9) == 1

@@ -26,7 +26,6 @@ from experiments.sharding import (
     row_report,
     rows_of_each,
     shardings,
-    spec,
 )
 
 CUBE = AbstractMesh((2, 2, 1, 2), sharding.MESH_AXES)  # data, fsdp, sequence, tensor
@@ -79,7 +78,8 @@ def test_no_device_without_a_row_unless_the_mesh_is_given():
     ],
 )
 def test_names_of_axes_decide_the_sharding_of_parameters(names, shape, expected):
-    assert spec(names, shape, CUBE, "kernel") == expected
+    kernel = nnx.Param(jax.ShapeDtypeStruct(shape, jnp.float32), axes=names)
+    assert shardings({"kernel": kernel}, CUBE)["kernel"].get_value().spec == expected
 
 
 def test_size_that_the_mesh_does_not_divide_is_refused_with_the_name_of_the_parameter():
@@ -156,7 +156,7 @@ def test_eight_devices_agree_in_every_arrangement(what, tmp_path):
 )
 def test_cores_are_devices_unless_the_environment_says_how_many(environment, number):
     code = (
-        "import jax; from experiments.devices import cores_as_devices; "
+        "import jax; from experiments.processes import cores_as_devices; "
         "cores_as_devices(3); print(jax.device_count())"
     )
     clean = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
