@@ -3,15 +3,13 @@
 import errno
 import json
 import os
-import re
 import shutil
 import sys
 import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from textwrap import shorten
 from typing import Any
 
 import jax
@@ -21,7 +19,7 @@ from jax import Array
 from jax.experimental.multihost_utils import process_allgather
 
 from experiments.errors import UsageError
-from experiments.files import named_errors
+from experiments.files import cause, named_errors
 from experiments.learner import TrainState
 from experiments.processes import any_process
 from experiments.workdir import saved_steps
@@ -61,7 +59,8 @@ class CheckpointWriter(AbstractContextManager):
         if jax.process_index() == 0:
             for unfinished in folder.glob("*.orbax-checkpoint-tmp*"):
                 shutil.rmtree(unfinished)
-        self._folder, self._every, self._keep = folder, every, keep
+        self._folder = self._newest = folder
+        self._every, self._keep = every, keep
         options = ocp.CheckpointManagerOptions(preservation_policy=self)
         with named_errors(folder):
             self._manager = ocp.CheckpointManager(folder.absolute(), options=options)
@@ -76,8 +75,9 @@ class CheckpointWriter(AbstractContextManager):
         Raises:
             UsageError: this one or the one before cannot be written.
         """
-        self.wait()
-        self._step, self._best = int(state.step), best
+        self._wait()
+        step, self._best = int(state.step), best
+        self._newest = self._folder / str(step)
         content = {"progress": asdict(progress), "digests": digests(state)}
         content["checksum"] = _checksum(content)
         arguments = ocp.args.Composite(
@@ -85,21 +85,16 @@ class CheckpointWriter(AbstractContextManager):
         )
         is_first = self._manager.latest_step() is None
         size = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
-        with self._write_errors():
+        with named_errors(self._newest, ValueError):
             # On a full disk, threads of orbax would log many errors.
             if any_process(shutil.disk_usage(self._folder).free < size + OVERHEAD):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            self._manager.save(self._step, args=arguments, force=True)
+            self._manager.save(step, args=arguments, force=True)
         if is_first:
-            self.wait()
+            self._wait()
 
-    def wait(self) -> None:
-        """Wait until the last save is complete.
-
-        Raises:
-            UsageError: it cannot be written.
-        """
-        with self._write_errors():
+    def _wait(self) -> None:
+        with named_errors(self._newest, ValueError):
             self._manager.wait_until_finished()
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: object) -> list[bool]:
@@ -109,19 +104,9 @@ class CheckpointWriter(AbstractContextManager):
         kept = {*steps[-2:], *regular[-self._keep :], self._best}
         return [step in kept for step in steps]
 
-    @contextmanager
-    def _write_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except (OSError, ValueError) as error:
-            name = f"the checkpoint {self._folder / str(self._step)}"
-            raise UsageError(f"{name} cannot be written ({_cause(error)})") from error
-
     def __exit__(self, *exception: object) -> None:
         """Wait for a save, and close."""
-        try:
-            self.wait()
-        finally:
+        with named_errors(self._newest, ValueError):
             self._manager.close()
 
 
@@ -176,11 +161,10 @@ def read_checkpoint(folder: Path, step: int, like: TrainState) -> tuple[TrainSta
         with ocp.StandardCheckpointer(multiprocessing_options=options) as reader:
             state = reader.restore(path / "state", like)
     except Exception as error:  # its type depends on the damaged part
-        damage = _cause(error)
+        damage = cause(error)
     if not any_process(bool(damage)):
-        saved = content["digests"]
-        wrong = [name for name, digest in digests(state).items() if saved[name] != digest]
-        damage = f"its array {wrong[0]} is not what was saved" if wrong else ""
+        wrong = digests(state).items() - content["digests"].items()
+        damage = f"its array {min(wrong)[0]} is not what was saved" if wrong else ""
     if any_process(bool(damage)):
         damage = damage or "by another process"
         raise UsageError(f"the checkpoint {folder / str(step)} cannot be read ({damage})")
@@ -218,20 +202,6 @@ def _sum_of_shards(array: Array) -> int:
                 sums = np.einsum("...i,i", sums, weights, dtype=np.uint64)
             total += int(sums)
     return total % 2**64
-
-
-def _cause(error: Exception) -> str:
-    """Return the reason of the system, else the beginning of the message of the library.
-
-    A model has other shapes than its checkpoint if someone edited a file of the run.
-    """
-    if shapes := re.search(r"Requested shape: (\(.*?\)) .* stored shape: (\(.*?\))", str(error)):
-        other = f"an array has shape {shapes[2]}, but {shapes[1]} in the model"
-        return f"{other}: config.json or a vocabulary has changed"
-    if number := re.search(r"os_error_code='(\d+)'", str(error)):  # of tensorstore
-        return os.strerror(int(number[1]))
-    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return shorten(reason, 80, placeholder=" …")
 
 
 def _checksum(content: dict[str, Any]) -> int:

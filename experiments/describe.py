@@ -42,11 +42,7 @@ def describe(
 ) -> None:
     """Print the tables and the masks of a model, and the memory that its mesh needs.
 
-    Args:
-        config: of a preset or of a run.
-        workdir: of the run.
-        cache: folder of generated data.
-        is_of_run: whether the vocabularies are those of the run, or are learned from the data.
+    The vocabularies are those of a run if `is_of_run`, else they are learned from the data.
 
     Raises:
         UsageError: it is no Transformer, or the mesh does not divide a size.

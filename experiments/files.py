@@ -2,11 +2,13 @@
 
 import json
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from textwrap import shorten
 from types import UnionType
 from typing import Any
 from uuid import uuid4
@@ -19,12 +21,23 @@ Fields = Mapping[str, type | UnionType]  # None is allowed for a field that may 
 
 
 @contextmanager
-def named_errors(path: Path) -> Iterator[None]:
-    """Raise an `OSError`, such as that of a full disk, as a `UsageError` that names the file."""
+def named_errors(path: Path, *kinds: type[Exception]) -> Iterator[None]:
+    """Raise an `OSError`, such as that of a full disk, as a `UsageError` that names the file.
+
+    Other kinds of errors that a library raises for it may be given.
+    """
     try:
         yield
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}") from error
+    except (OSError, *kinds) as error:
+        raise UsageError(f"{path} cannot be written: {cause(error)}") from error
+
+
+def cause(error: Exception) -> str:
+    """Return the reason of the system, else the beginning of the message of the library."""
+    if number := re.search(r"os_error_code='(\d+)'", str(error)):  # of tensorstore
+        return os.strerror(int(number[1]))
+    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return shorten(reason, 80, placeholder=" …")
 
 
 def write_whole(path: Path, content: str | bytes) -> None:

@@ -22,13 +22,11 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from experiments.errors import UsageError
 
-START_SECONDS = 300  # in which all processes must have started
 HEARTBEAT_SECONDS = 10  # without a sign of life after which a process is lost
 # Variables of SLURM and Open MPI: the number of processes.
 NUM_TASKS_VARIABLES = "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE"
 LOST = re.compile("gloo|nccl|connection", re.IGNORECASE)  # in errors after a process has ended
 NAMED_SECONDS = 15  # in which jax ends a process that has lost another one, with its number
-LOCAL = "localhost", "127.0.0.1", "[::1]"
 
 
 def num_cores() -> int:
@@ -41,7 +39,8 @@ def cores_per_process(coordinator: str | None, num_processes: int | None) -> int
 
     Launchers bind processes to cores. Processes with a coordinator on this very machine share them.
     """
-    is_shared = coordinator is not None and coordinator.rpartition(":")[0] in LOCAL
+    host = (coordinator or "").rpartition(":")[0]
+    is_shared = host in ("localhost", "127.0.0.1", "[::1]")
     return max(1, num_cores() // (num_processes or 1)) if is_shared else num_cores()
 
 
@@ -107,7 +106,6 @@ def start_processes(
             num_processes,
             process_id,
             cluster_detection_method="deactivate" if coordinator else None,
-            initialization_timeout=START_SECONDS,  # after it, jax aborts the process
             heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
         )
     except (ValueError, RuntimeError) as error:
@@ -157,7 +155,8 @@ def exit_process() -> Iterator[None]:
     except BaseException as error:
         if not jax.distributed.is_initialized():
             raise
-        if isinstance(error, SystemExit) and not error.code:
+        code = error.code if isinstance(error, SystemExit) else 1
+        if not code:
             jax.distributed.shutdown()
             raise
         if LOST.search(str(error)):
@@ -169,4 +168,4 @@ def exit_process() -> Iterator[None]:
             traceback.print_exc()
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(error.code if isinstance(error, SystemExit) else 1)
+        os._exit(code)

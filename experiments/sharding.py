@@ -8,6 +8,7 @@ names of the axes of parameters are their metadata "axes"; modules name those of
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import Any, TypeVar
 
 import chex
@@ -52,39 +53,36 @@ CPU_OPTIONS = {
 }
 
 
-def make_mesh(config: MeshPart, rows: int | None = None) -> Mesh:
-    """Return the mesh of a config.
+def make_mesh(part: MeshPart, config: Config | None = None) -> Mesh:
+    """Return a mesh.
 
-    `data=0` takes the devices that are left, at most one for each row of the smallest batch.
+    `data=0` takes the devices that are left, at most one for each row of the smallest batch, or of
+    its parts with microbatches, that training has by a config.
 
     Raises:
         UsageError: a mesh that is larger than the devices, or that `data=0` cannot complete.
     """
-    sizes, number = {name: getattr(config, name) for name in MESH_AXES}, jax.device_count()
-    others = math.prod(size or 1 for size in sizes.values())
+    sizes, number = {name: getattr(part, name) for name in MESH_AXES}, jax.device_count()
+    others = math.prod(filter(None, sizes.values()))
     if others > number or (sizes["data"] == 0 and number % others):
         given = ", ".join(f"mesh.{name}={size}" for name, size in sizes.items() if size > 1)
         raise UsageError(
             f"a mesh with {given} takes {others} devices or a multiple of them, and the number of "
             f"devices here is {number}: lower one of them, or set mesh.data"
         )
-    most = rows // sizes["fsdp"] if rows and jax.process_count() == 1 else number
-    sizes["data"] = sizes["data"] or max(1, min(number // others, most))
-    if (used := math.prod(sizes.values())) < number and jax.process_count() > 1:
+    most, is_alone = number // others, jax.process_count() == 1
+    if config and is_alone:
+        longest = getattr(config.batch, "row_length", 0) or getattr(config.model, "max_length", 1)
+        rows = getattr(config.batch, "size", 0) or config.batch.tokens // longest
+        most = min(most, rows // config.batch.microbatches // sizes["fsdp"])
+    sizes["data"] = sizes["data"] or max(1, most)
+    if (used := math.prod(sizes.values())) < number and not is_alone:
         raise UsageError(
             f"{jax.process_count()} processes use all of their {number} devices, and the mesh "
             f"takes {used}: set mesh.data=0"
         )
     kinds = (AxisType.Auto,) * len(sizes)
     return jax.make_mesh(tuple(sizes.values()), tuple(sizes), kinds, devices=jax.devices()[:used])
-
-
-def fewest_rows(config: Config) -> int:
-    """Return the rows of the smallest batch of training, or of its parts with microbatches."""
-    batch, model = config.batch, config.model
-    longest = getattr(batch, "row_length", 0) or getattr(model, "max_length", 1)
-    rows = batch.size if hasattr(batch, "size") else batch.tokens // longest
-    return max(1, rows // batch.microbatches)
 
 
 def row_report(mesh: Mesh, config: Config, rows: int, padded: int) -> str:
@@ -104,7 +102,12 @@ def mesh_axes(name: str | None, mesh: AnyMesh, size: int = 0) -> tuple[str, ...]
     axes = TABLE.get(name) or ()
     axes = (axes,) if isinstance(axes, str) else axes
     axes = tuple(axis for axis in axes if mesh.shape[axis] > 1)
-    return axes if size % _num_shards(axes, mesh) == 0 else ()
+    return axes if size % num_shards(axes, mesh) == 0 else ()
+
+
+def num_shards(axes: Sequence[str], mesh: AnyMesh) -> int:
+    """Return the number of parts of an array that is sharded over some axes of a mesh."""
+    return math.prod(map(mesh.shape.__getitem__, axes))
 
 
 def shardings(tree: Any, mesh: AnyMesh) -> Any:  # noqa: ANN401 - any pytree
@@ -187,16 +190,14 @@ def map_tokens(features: Array) -> tuple[Callable[..., Any], int]:
     parameters, and three local arrays `[b, t, *]`; it returns sums and one such array. Features
     `[B, T, *]` without a mesh are whole.
     """
-    mesh, axes = jax.typeof(features).sharding.mesh, []
+    mesh, batch, sequence = jax.typeof(features).sharding.mesh, (), ()
     if features.ndim == 3 and {*MESH_AXES} <= {*mesh.axis_names}:
-        sizes = zip(("batch", "sequence"), features.shape, strict=False)
-        axes = [mesh_axes(name, mesh, size) for name, size in sizes]
-    names = tuple(key for axis in axes for key in axis)
-    number = math.prod(features.shape[:-1]) // _num_shards(names, mesh)
+        batch = mesh_axes("batch", mesh, features.shape[0])
+        sequence = mesh_axes("sequence", mesh, features.shape[1])
+    names, tokens = (*batch, *sequence), PartitionSpec(batch or None, sequence or None)
+    number = math.prod(features.shape[:-1]) // num_shards(names, mesh)
     if not names:
         return lambda function: partial(function, ()), number
-    tokens = PartitionSpec(*(axis or None for axis in axes))
-
     share = partial(
         jax.shard_map,
         mesh=mesh,
@@ -211,13 +212,10 @@ def map_tokens(features: Array) -> tuple[Callable[..., Any], int]:
 def shard_rows(tree: Tree, mesh: Mesh, *, multiple: int = 1) -> Tree:
     """Shard the rows of arrays `[B, *]`, after rows of zeros until `multiple` parts divide them."""
     axes = mesh_axes("batch", mesh)
-    number = multiple * _num_shards(axes, mesh)
-
-    def shard(array: Array) -> Array:
-        array = padded_rows(array, number)
-        return array if mesh.size == 1 else _constrained(array, mesh, axes or None)
-
-    return jax.tree.map(shard, tree)
+    tree = jax.tree.map(partial(padded_rows, number=multiple * num_shards(axes, mesh)), tree)
+    if mesh.size == 1:
+        return tree
+    return jax.tree.map(lambda array: _constrained(array, mesh, axes or None), tree)
 
 
 def rows_of_each(batches: Iterable[Tree]) -> Iterator[Rows[Tree]]:
@@ -227,6 +225,12 @@ def rows_of_each(batches: Iterable[Tree]) -> Iterator[Rows[Tree]]:
     return map(_rows_of, batches)
 
 
+def read_batch(batches: TrainingBatches, mesh: Mesh, multiple: int, step: int) -> tuple[Any, int]:
+    """Return the batch of a training step, by `place_rows`, and the number of its own rows."""
+    rows = batches.rows(step) if isinstance(batches, Batches) else _rows_of(batches[step])
+    return place_rows(rows, mesh, multiple=multiple), rows.number
+
+
 def place_rows(rows: Rows[Tree], mesh: Mesh, *, multiple: int = 1) -> Tree:
     """Read a batch onto the devices, arrays `[B, *]`, each of which takes its rows.
 
@@ -234,33 +238,19 @@ def place_rows(rows: Rows[Tree], mesh: Mesh, *, multiple: int = 1) -> Tree:
     zeros are added as in `shard_rows`.
     """
     axes = mesh_axes("batch", mesh)
-    number = rows.number + -rows.number % (multiple * _num_shards(axes, mesh))
+    number = rows.number + -rows.number % (multiple * num_shards(axes, mesh))
     sharding = NamedSharding(mesh, PartitionSpec(axes or None))
-    order = np.arange(number)
-    own = [order[index] for index in sharding.addressable_devices_indices_map((number,)).values()]
+    indices = sharding.addressable_devices_indices_map((number,)).values()
+    own = np.unique([np.arange(number)[index] for index in indices])
     # A process whose rows are all padding reads one row for the shapes.
-    first, last = min(rows.number - 1, np.min(own)), np.max(own) + 1
+    first = min(rows.number - 1, own[0])
 
     def place(array: np.ndarray) -> Array:
-        padded = padded_rows(array, last - first)
-        return jax.make_array_from_callback(
-            (number, *array.shape[1:]), sharding, lambda index: padded[order[index[0]] - first]
-        )
+        local = padded_rows(array, own[-1] + 1 - first)[own - first]
+        shape = (number, *array.shape[1:])
+        return jax.make_array_from_process_local_data(sharding, local, shape)
 
-    return jax.tree.map(place, rows.read(slice(first, min(last, rows.number))))
-
-
-def batch_reader(
-    batches: TrainingBatches, mesh: Mesh, *, multiple: int = 1
-) -> Callable[[int], tuple[Any, int]]:
-    """Return a function: a step -> its batch, by `place_rows`, and the number of its own rows."""
-    rows_of = batches.rows if isinstance(batches, Batches) else lambda step: _rows_of(batches[step])
-
-    def read(step: int) -> tuple[Any, int]:
-        rows = rows_of(step)
-        return place_rows(rows, mesh, multiple=multiple), rows.number
-
-    return read
+    return jax.tree.map(place, rows.read(slice(first, min(own[-1] + 1, rows.number))))
 
 
 def accumulated(
@@ -273,44 +263,33 @@ def accumulated(
 ) -> Any:  # noqa: ANN401 - whatever pytree the function returns
     """Sum `function(parameters, part, rng)` over parts of the rows of a batch, one after another.
 
-    Row r is in part r % num_parts, so that each device has rows of each part. The last rows are
-    padded with rows of zeros.
-
-    The function returns arrays that add up, and the key is split into one for each part; a single
-    part is the batch as it is.
+    Row r is in part r % num_parts, so that each device has rows of each part; the last rows are
+    padded with zeros. The key is split into one for each part, and a single part is the batch as it
+    is.
     """
     batch = shard_rows(batch, mesh, multiple=num_parts)
     if num_parts == 1:
         return function(parameters, batch, rng)
 
-    def compute(part: Any, rng: Array) -> Any:  # noqa: ANN401 - the same
-        return function(parameters, shard_rows(part, mesh), rng)
-
     def add(total: Any, part: tuple[Any, Array]) -> tuple[Any, None]:  # noqa: ANN401 - the same
-        return jax.tree.map(jnp.add, total, compute(*part)), None
+        rows, rng = part
+        return jax.tree.map(jnp.add, total, function(parameters, shard_rows(rows, mesh), rng)), None
 
     parts = jax.tree.map(lambda x: x.reshape(-1, num_parts, *x.shape[1:]).swapaxes(0, 1), batch)
     inputs = parts, jax.random.split(rng, num_parts)
-    shapes = jax.eval_shape(compute, *jax.tree.map(lambda array: array[0], inputs))
-    zeros = jax.tree.map(jnp.zeros_like, shapes)
-    return jax.lax.scan(add, zeros, inputs)[0]
+    sums = jax.eval_shape(function, parameters, *jax.tree.map(itemgetter(0), inputs))
+    return jax.lax.scan(add, jax.tree.map(jnp.zeros_like, sums), inputs)[0]
 
 
-def compiled(
-    function: Callable[..., Any],
-    *,
-    donate: tuple[int, ...] = (),
-    **shardings: Any,  # noqa: ANN401 - `in_shardings` and `out_shardings` of jax.jit
-) -> Callable[..., Any]:
-    """Return a function under `jax.jit` that compiles fast and reuses the memory of `donate`.
+def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:  # noqa: ANN401 - of jax.jit
+    """Return a function under `jax.jit` that compiles fast.
 
     On a CPU, LLVM's first optimisation level makes programs as fast as those of its third, with the
     same bits, in a sixth less time. It is not used if optimisations are turned off, as in tests.
     """
-    options = CPU_OPTIONS if jax.default_backend() == "cpu" else None
-    if jax.config.read("jax_disable_most_optimizations"):
-        options = None
-    return jax.jit(function, donate_argnums=donate, compiler_options=options, **shardings)
+    is_optimized = not jax.config.read("jax_disable_most_optimizations")
+    own = CPU_OPTIONS if is_optimized and jax.default_backend() == "cpu" else None
+    return jax.jit(function, compiler_options=own, **options)
 
 
 def by_rows(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -324,59 +303,47 @@ def by_rows(function: Callable[..., Any]) -> Callable[..., Any]:
             the others. Its arrays may be padded with rows of zeros.
     """
 
-    def divided(parameters: Any, *arrays: Array) -> Any:  # noqa: ANN401 - any pytrees
-        rows, mesh = len(arrays[0]), _mesh_of_rows(len(arrays[0]))
-        spec = PartitionSpec("data")
+    def divided(mesh: Mesh, parameters: Any, *arrays: Array) -> Any:  # noqa: ANN401 - any pytrees
         share = jax.shard_map(
             function,
             mesh=mesh,
-            in_specs=(PartitionSpec(), *[spec] * len(arrays)),
-            out_specs=spec,
+            in_specs=(PartitionSpec(), *[PartitionSpec("data")] * len(arrays)),
+            out_specs=PartitionSpec("data"),
             check_vma=False,
         )
         results = share(parameters, *jax.tree.map(partial(padded_rows, number=mesh.size), arrays))
-        return jax.tree.map(lambda array: array[:rows], results)
+        return jax.tree.map(itemgetter(slice(len(arrays[0]))), results)
 
-    on_devices, whole = compiled(divided), compiled(function)
+    on_devices, whole = compiled(divided, static_argnums=0), compiled(function)
 
     def run(parameters: Any, *arrays: Array) -> Any:  # noqa: ANN401 - the same
+        number, copy = min(jax.device_count(), len(arrays[0]) // FEWEST_ROWS), one_copy(parameters)
         if jax.process_count() > 1:
             arrays = tuple(map(np.asarray, arrays))  # for the devices of all processes
-        mesh, copy = _mesh_of_rows(len(arrays[0])), one_copy(parameters)
-        if mesh.size == 1 or copy is parameters:
+            number = number if number == jax.device_count() else 1  # all, or one of each process
+        if number <= 1 or copy is parameters:
             return gather_to_host(whole(copy, *arrays))
+        mesh = Mesh(np.array(jax.devices()[:number]), ("data",))
         # No copy is made where a device has the parameters.
         parameters = jax.device_put(parameters, NamedSharding(mesh, PartitionSpec()))
-        return gather_to_host(on_devices(parameters, *arrays))
+        return gather_to_host(on_devices(mesh, parameters, *arrays))
 
     return run
 
 
-def _mesh_of_rows(rows: int) -> Mesh:
-    """Return a mesh of the most devices with at least `FEWEST_ROWS` rows each.
-
-    Of several processes, it has all devices, or one of this process.
-    """
-    number = max(1, min(jax.device_count(), rows // FEWEST_ROWS))
-    if jax.process_count() > 1 and number < jax.device_count():
-        number = 1
-    devices = jax.local_devices() if number == 1 else jax.devices()
-    return Mesh(np.array(devices[:number]), ("data",))
-
-
 def one_copy(tree: Tree) -> Tree:
     """Return the copy of the first device, if all arrays are replicated; else the same tree."""
-
-    def copy(leaf: Any) -> Any:  # noqa: ANN401 - a leaf of any pytree
-        return leaf.addressable_data(0) if isinstance(leaf, Array) else leaf
-
-    leaves = jax.tree.leaves(tree)
-    is_replicated = all(getattr(leaf, "is_fully_replicated", True) for leaf in leaves)
-    return jax.tree.map(copy, tree) if is_replicated else tree
+    leaves, structure = jax.tree.flatten(tree)
+    if not all(getattr(leaf, "is_fully_replicated", True) for leaf in leaves):
+        return tree
+    copies = [leaf.addressable_data(0) if isinstance(leaf, Array) else leaf for leaf in leaves]
+    return jax.tree.unflatten(structure, copies)
 
 
 def gather_to_host(tree: Tree) -> Tree:
     """Gather arrays that are sharded over processes, as NumPy arrays in each of them."""
+    if jax.process_count() == 1:
+        return tree
 
     def gather(leaf: Any) -> Any:  # noqa: ANN401 - a leaf of any pytree
         if not isinstance(leaf, Array) or leaf.is_fully_addressable or leaf.is_fully_replicated:
@@ -398,10 +365,6 @@ def _rows_of(batch: Tree) -> Rows[Tree]:
     leaves = jax.tree.leaves(batch)
     chex.assert_equal_shape_prefix(leaves, 1)
     return Rows(len(leaves[0]), lambda part: jax.tree.map(lambda array: array[part], batch))
-
-
-def _num_shards(axes: Sequence[str], mesh: AnyMesh) -> int:
-    return math.prod(mesh.shape[axis] for axis in axes)
 
 
 def _constrained(array: Array, mesh: Mesh, *axes: tuple[str, ...] | None) -> Array:

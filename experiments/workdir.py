@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import fields, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,14 +22,13 @@ from ml_collections import ConfigDict
 from experiments.config import Config
 from experiments.config.build import as_config_dict, as_tree, differences, flat, in_lines, is_within
 from experiments.config.files import REPOSITORY, is_imported
-from experiments.config.parts import MeshPart
 from experiments.errors import UsageError
 from experiments.files import PART, append, named_errors, read_json, read_json_lines, write_whole
 from experiments.processes import check_same, num_cores
 from experiments.registry import TASKS
 
 IGNORED_WHEN_COMPARING_CONFIGS = "data.path", "literature", "plugin"
-MESH = tuple(f"mesh.{axis.name}" for axis in fields(MeshPart))
+MESH = "mesh.data", "mesh.fsdp", "mesh.tensor", "mesh.sequence"
 # Fields that may change on an existing run: they do not change what it has learned so far.
 CHANGEABLE = (
     "train.steps",
@@ -90,7 +89,7 @@ class Workdir:
         changed = [name for name in CHANGEABLE if there.get(name) != here.get(name)]
         if not changed:
             return
-        step = self.newest_step()
+        step = max(saved_steps(self.checkpoints), default=0)
         if config.train.steps < step:
             raise UsageError(
                 f"train.steps={config.train.steps} is less than the {step} steps of {self.path}"
@@ -156,22 +155,14 @@ class Workdir:
                 f"{self.config} cannot be read, it is damaged or of another version: {error}"
             ) from error
 
-    def newest_step(self) -> int:
-        """Return the step of the newest checkpoint, 0 without one."""
-        return max(saved_steps(self.checkpoints), default=0)
-
     def as_trained(
         self, config: Config, given: Collection[str] = (), *, other_data: bool = False
     ) -> Config:
         """Return `config` with the training of the run, for use of the trained model.
 
         Decoding, mesh and `data.path` may differ from those of the run, and so may the fields of
-        `CHANGEABLE` that are not given.
-
-        Args:
-            config: that may differ from that of the run.
-            given: fields with values of flags, as "config.train.steps".
-            other_data: whether its data may be any of the same kind.
+        `CHANGEABLE` that are not `given`, as "config.train.steps". With `other_data`, the data may
+        be any of the same kind.
 
         Raises:
             UsageError: the run has another configuration, or no checkpoint yet.
@@ -240,10 +231,9 @@ class Workdir:
 
     def add_start(self) -> None:
         """Append the origin of a start of the training, unless it equals the one before."""
-        starts = self.starts.read_text() if self.starts.exists() else ""
-        start = json.dumps(origin()) + "\n"
-        if not f"\n{starts}".endswith(f"\n{start}"):
-            write_whole(self.starts, starts + start)
+        starts = self.starts.read_text().splitlines() if self.starts.exists() else []
+        if starts[-1:] != [start := json.dumps(origin())]:
+            write_whole(self.starts, "\n".join([*starts, start, ""]))
 
 
 def saved_steps(folder: Path) -> list[int]:
@@ -259,52 +249,52 @@ def own_workdir(workdir: Workdir, config: object) -> Iterator[Workdir]:
     the same for any number of processes. All write the checkpoints, which are not copied.
 
     Raises:
-        UsageError: a process has another config or another folder; or the error of the block,
-            with the name of the workdir in place of that of its copy.
+        UsageError: a process has another config or another folder.
     """
     rank, path = jax.process_index(), workdir.path.absolute()
     if jax.process_count() == 1:
         yield workdir
         return
-    check_same(
-        f"{path.name} {config}",
-        "has another --workdir or another config than process 0: start all with the same flags",
-    )
     marker = next(each for each in (path, *path.parents) if each.is_dir()) / f"{path.name}{PART}"
     if rank == 0:
         marker.touch()
     multihost_utils.sync_global_devices("marker")
-    is_visible = marker.exists()
-    multihost_utils.sync_global_devices("visible")
-    if rank == 0:
-        marker.unlink(missing_ok=True)
-    check_same(
-        str(is_visible),
-        f"has another folder {workdir.path} than process 0: put --workdir on a file system that "
-        "all processes share",
-    )
+    try:
+        check_same(
+            f"{path.name} {config} {marker.exists()}",
+            "has another --workdir, file system or config than process 0: start all with the same "
+            "flags, on a file system that they share",
+        )
+    finally:
+        if rank == 0:
+            marker.unlink(missing_ok=True)
     with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        own = workdir
-        if rank:
-            own = Workdir(Path(folder) / path.name)
-            own.checkpoints = workdir.checkpoints
-            for file in path.glob("*"):
-                own.path.mkdir(exist_ok=True)
-                if file.is_file() and not file.name.endswith(PART):
-                    shutil.copy2(file, own.path)
+        own = Workdir(Path(folder) / path.name) if rank else workdir
+        own.checkpoints = workdir.checkpoints
+        for file in path.glob("*") if rank else ():
+            own.path.mkdir(exist_ok=True)
+            if file.is_file() and not file.name.endswith(PART):
+                shutil.copy2(file, own.path)
         multihost_utils.sync_global_devices("workdir")  # process 0 writes when all have copied
-        try:
-            yield own
-        except UsageError as error:
-            raise UsageError(str(error).replace(str(own.path), str(workdir.path))) from error
+        yield own
 
 
 def origin() -> dict[str, str]:
-    """Return the command of this process, the commit of this code, this machine and the date."""
+    """Return the command of this process, the commit of this code, this machine and the date.
+
+    The commit has a + if files were changed, and is "unknown" without git.
+    """
+    # A command that ends early, as on a full disk, must not leave a lock in the repository.
+    git = ["git", "--no-optional-locks", "-C", str(REPOSITORY), "describe", "--always", "--dirty=+"]
+    try:
+        given = subprocess.run([*git, "--exclude=*"], capture_output=True, text=True, check=True)
+        commit = given.stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        commit = "unknown"
     device = jax.devices()[0].device_kind
     return {
         "command": shlex.join(["python", *map(_without_folders, sys.argv)]),
-        "commit": _commit(),
+        "commit": commit,
         "machine": f"{device}, {num_cores()} cores, jax {jax.__version__}",
         "date": datetime.now(UTC).date().isoformat(),
     }
@@ -318,14 +308,3 @@ def _without_folders(argument: str) -> str:
         is_own = path.is_relative_to(REPOSITORY)
         value = str(path.relative_to(REPOSITORY)) if is_own else path.name
     return f"{flag}{equals}{value}"
-
-
-def _commit() -> str:
-    """Return the checked-out commit, with a + if files were changed; "unknown" without git."""
-    # A command that ends early, as on a full disk, must not leave a lock in the repository.
-    git = ["git", "--no-optional-locks", "-C", str(REPOSITORY), "describe", "--always", "--dirty=+"]
-    try:
-        describe = [*git, "--exclude=*"]
-        return subprocess.run(describe, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"

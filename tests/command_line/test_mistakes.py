@@ -156,7 +156,7 @@ def test_a_full_disk_ends_with_one_sentence(place, tmp_path):
     )
     step = tmp_path / "full" / "checkpoints" / "1"
     assert ran.returncode == 2
-    assert f"run.py: the checkpoint {step} cannot be written (File too large)" in ran.stderr
+    assert f"run.py: {step} cannot be written: File too large" in ran.stderr
 
 
 def test_standard_input_that_is_closed_is_no_text(place, capsys, monkeypatch):

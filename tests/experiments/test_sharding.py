@@ -18,11 +18,10 @@ from experiments.data.pipeline import Rows
 from experiments.errors import UsageError
 from experiments.sharding import (
     accumulated,
-    batch_reader,
     constrain,
-    fewest_rows,
     make_mesh,
     place_rows,
+    read_batch,
     row_report,
     rows_of_each,
     shardings,
@@ -52,15 +51,21 @@ def test_mesh_that_the_devices_do_not_fill_is_refused(devices, sizes, message, m
         make_mesh(MeshPart(**sizes))
 
 
-def test_no_device_without_a_row_unless_the_mesh_is_given():
-    assert make_mesh(MeshPart(), rows=1).size == 1
-    assert make_mesh(MeshPart(data=2), rows=1).size == 2
+@pytest.mark.parametrize(
+    ("tokens", "microbatches", "size"), [(96, 1, 2), (95, 1, 1), (96, 2, 1), (192, 2, 2), (1, 1, 1)]
+)
+def test_no_device_without_a_row_unless_the_mesh_is_given(tokens, microbatches, size):
     config = SimpleNamespace(
         mesh=MeshPart(),
         model=SimpleNamespace(max_length=48),
-        batch=SimpleNamespace(tokens=1_344, row_length=0, microbatches=2),
+        batch=SimpleNamespace(tokens=tokens, row_length=0, microbatches=microbatches),
     )
-    assert fewest_rows(config) == 14
+    assert make_mesh(MeshPart(), config).size == size
+    assert make_mesh(MeshPart(data=2), config).size == 2
+
+
+def test_devices_without_rows_and_padded_rows_are_reported():
+    config = SimpleNamespace(mesh=MeshPart())
     one, two = (make_mesh(MeshPart(data=number)) for number in (1, 2))
     assert row_report(one, config, 28, 28) == "1 of 2 devices: batches have 28 rows"
     assert row_report(two, config, 7, 8) == "2 devices: batches of 7 rows are padded to 8"
@@ -175,16 +180,11 @@ def test_each_process_reads_the_rows_of_its_devices(number, monkeypatch):
         rows = Rows(number, lambda part: read.append(part) or {"inputs": batch[part]})
         return place_rows(rows, mesh, multiple=3)["inputs"]
 
-    def own(shape, sharding, callback):
-        (index,) = sharding.addressable_devices_indices_map(shape).values()
-        assert shape == (padded, 3)
-        return callback(index)
-
     padded, expected = -(-number // 6) * 6, np.asarray(placed())
     np.testing.assert_array_equal(expected[:number], batch)
     assert expected.shape == (padded, 3) and not expected[number:].any()
     assert read == [slice(0, number)]  # once for both devices
-    monkeypatch.setattr(jax, "make_array_from_callback", own)
+    monkeypatch.setattr(jax, "make_array_from_process_local_data", lambda _, local, shape: local)
     for process, device in enumerate(mesh.devices.flat):
         monkeypatch.setattr(
             NamedSharding,
@@ -199,9 +199,9 @@ def test_each_process_reads_the_rows_of_its_devices(number, monkeypatch):
 
 def test_batches_without_rows_are_read_whole():
     batches, mesh = [np.array([number, 10 + number]) for number in range(2)], make_mesh(MeshPart())
-    batch, num_rows = batch_reader(batches, mesh)(1)
+    batch, num_rows = read_batch(batches, mesh, 1, 1)
     assert (batch.tolist(), num_rows) == ([1, 11], 2)
     rows = [each.read(slice(0, 2)).tolist() for each in rows_of_each(iter(batches))]
     assert rows == [[0, 10], [1, 11]]
     with pytest.raises(AssertionError, match="shape"):
-        batch_reader([{"inputs": np.zeros((3, 5)), "labels": np.zeros(2)}], mesh)(0)
+        read_batch([{"inputs": np.zeros((3, 5)), "labels": np.zeros(2)}], mesh, 1, 0)
