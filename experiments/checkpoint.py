@@ -9,6 +9,8 @@ import zlib
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
+from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +77,8 @@ class CheckpointWriter(AbstractContextManager):
         Raises:
             UsageError: this one or the one before cannot be written.
         """
-        self._wait()
+        with named_errors(self._newest, ValueError):
+            self._manager.wait_until_finished()
         step, self._best = int(state.step), best
         self._newest = self._folder / str(step)
         content = {"progress": asdict(progress), "digests": digests(state)}
@@ -84,18 +87,14 @@ class CheckpointWriter(AbstractContextManager):
             state=ocp.args.StandardSave(state), progress=ocp.args.JsonSave(content)
         )
         is_first = self._manager.latest_step() is None
-        size = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
+        size = sum(map(attrgetter("nbytes"), jax.tree.leaves(state)))
         with named_errors(self._newest, ValueError):
             # On a full disk, threads of orbax would log many errors.
             if any_process(shutil.disk_usage(self._folder).free < size + OVERHEAD):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             self._manager.save(step, args=arguments, force=True)
-        if is_first:
-            self._wait()
-
-    def _wait(self) -> None:
-        with named_errors(self._newest, ValueError):
-            self._manager.wait_until_finished()
+            if is_first:
+                self._manager.wait_until_finished()
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: object) -> list[bool]:
         """Return whether each checkpoint is kept, given the oldest first; for orbax."""
@@ -182,10 +181,8 @@ def digests(tree: Any) -> dict[str, str]:  # noqa: ANN401 - any pytree
     if jax.process_count() > 1:
         halves = process_allgather(sums.view(np.uint32))  # jax has no 64 bits by default
         sums = halves.view(np.uint64).sum(axis=0, dtype=np.uint64)
-    return {
-        jax.tree_util.keystr(path, simple=True, separator="/"): f"{total:016x}"
-        for path, total in zip(paths, sums.tolist(), strict=True)
-    }
+    names = map(partial(jax.tree_util.keystr, simple=True, separator="/"), paths)
+    return dict(zip(names, map("{:016x}".format, sums.tolist()), strict=True))
 
 
 def _sum_of_shards(array: Array) -> int:

@@ -238,7 +238,8 @@ class Workdir:
 
 def saved_steps(folder: Path) -> list[int]:
     """Return the steps of the checkpoints in a folder, the oldest first; [] without a folder."""
-    return sorted(int(path.name) for path in folder.glob("*") if path.name.isdigit())
+    names = os.listdir(folder) if folder.is_dir() else []
+    return sorted(map(int, filter(str.isdigit, names)))
 
 
 @contextmanager

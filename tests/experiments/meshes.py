@@ -1,16 +1,23 @@
 """Training steps on meshes of eight devices, for `test_sharding.py`."""
 
 import sys
+from functools import partial
 from pathlib import Path
 
 import jax
 import numpy as np
 
+from configs import toy_translation
 from experiments.config import Config
 from experiments.config.files import load_config
+from experiments.data.packing import PackedPairs, pack_batch
+from experiments.data.tokenizers import SPACED, SPECIALS, Tokenizers, Vocabulary, WordTokenizer
 from experiments.registry import TASKS
+from experiments.tasks.translation import Translation
 
-SMALL = {"width": 32, "num_heads": 4, "hidden": 64, "attention_dropout": 0.1}
+SOURCE = WordTokenizer(Vocabulary((*SPECIALS, *"abcdefghijklm")), SPACED)  # 16 words
+TARGET = WordTokenizer(Vocabulary((*SPECIALS, *"abcdefghijklmn")), SPACED)  # 17: is padded
+STEPS, ROWS, LENGTH = 20, 12, 24  # eight devices do not divide twelve rows
 MESHES = (
     {"data": 8},
     {"fsdp": 8},
@@ -32,45 +39,59 @@ TASK_CONFIGS = (
 )
 
 
-def trained(cache, name, mesh, steps, parts=1, model=None):
-    """Return losses of steps and of an evaluation, and the share of the state that a device holds.
-
-    The share is of the bytes of parameters and optimizer.
-    """
-    config = load_config(f"{name}:tiny")
-    config.model.update(model or {})
+def small(parts, mesh):
+    """Return the training of a small Transformer with dropout, on packed pairs of letters."""
+    config = toy_translation.get_config("tiny")
+    config.model.update({"width": 32, "num_heads": 4, "hidden": 64, "attention_dropout": 0.1})
     config.mesh.update({"data": 0, **mesh})
     config.batch.microbatches = parts
-    task = TASKS[config.task].prepare(Config.read(config.to_dict()), cache)
-    state, losses, batches = task.learner.initial_state(), [], task.training_batches()
-    for step in range(steps):
-        state, measured = task.learner.train_step(state, batches[step])
-        losses.append(float(measured["loss"]))
-    parameters = state.with_ema().parameters
-    losses.append(task.learner.losses(parameters, [task.batches("test")[0]])["loss"])
-    leaves = jax.tree.leaves((state.parameters, state.optimizer))
-    held = sum(leaf.addressable_shards[0].data.nbytes for leaf in leaves)
-    return np.array(losses), held / sum(leaf.nbytes for leaf in leaves)
+    random = np.random.default_rng(0)
+
+    def side():
+        rows = [[random.integers(3, 16, size=random.integers(3, 7)) for _ in range(3)]] * ROWS
+        return pack_batch(rows, LENGTH)
+
+    batches = [PackedPairs(side(), side()) for _ in range(STEPS)]
+    task = Translation(Config.read(config.to_dict()), Tokenizers(SOURCE, TARGET))
+    return task.learner, batches, batches[0]
 
 
-def compare(cache, name, meshes, steps, bound, **options):
-    """Compare the losses on meshes with those of one device."""
-    expected, _ = trained(cache, name, {"data": 1}, steps, **options)
-    for mesh in meshes:
-        losses, held = trained(cache, name, mesh, steps, **options)
-        error = max(abs(losses / expected - 1))
-        print(name, mesh, options, error, 8 * held, flush=True)
-        assert error < bound, (name, mesh, error)
-        if options:
-            whole = 0.2  # biases of hidden units are whole
-            assert held <= (1 + whole) / mesh.get("fsdp", 1) / mesh.get("tensor", 1)
+def of_config(name, mesh):
+    """Return the training of a config, two of its batches, and one that is measured."""
+    config = load_config(f"{name}:tiny")
+    config.mesh.update(mesh)
+    task = TASKS[config.task].prepare(Config.read(config.to_dict()), Path(sys.argv[2]))
+    batches = task.training_batches()
+    return task.learner, [batches[0], batches[1]], task.batches("test")[0]
+
+
+def compare(training, meshes, bound, whole=np.inf):
+    """Compare the losses of steps, and of a batch afterwards, with those of one device.
+
+    A device holds its share of the bytes of parameters and optimizer, and `whole` of that more.
+    """
+    expected = None
+    for mesh in ({"data": 1}, *meshes):
+        learner, batches, measured = training(mesh)
+        state, losses = learner.initial_state(), []
+        for batch in batches:
+            state, metrics = learner.train_step(state, batch)
+            losses.append(float(metrics["loss"]))
+        losses.append(learner.losses(state.with_ema().parameters, [measured])["loss"])
+        expected = expected or losses
+        error = max(abs(np.array(losses) / expected - 1))
+        leaves = jax.tree.leaves((state.parameters, state.optimizer))
+        held = sum(leaf.addressable_shards[0].data.nbytes for leaf in leaves)
+        held /= sum(leaf.nbytes for leaf in leaves)
+        print(training.args, mesh, error, 8 * held, flush=True)
+        assert error < bound, (training.args, mesh, error)
+        assert held <= (1 + whole) / mesh.get("fsdp", 1) / mesh.get("tensor", 1)
 
 
 if __name__ == "__main__":
-    cache = Path(sys.argv[2])
     if sys.argv[1] == "tasks":
         for name in TASK_CONFIGS:
-            compare(cache, name, MESHES[5:], 2, 1e-5)
-    else:
-        compare(cache, "toy_translation", MESHES, 20, 1e-6, model=SMALL)
-        compare(cache, "toy_translation", MESHES[2:3], 20, 1e-6, model=SMALL, parts=3)
+            compare(partial(of_config, name), MESHES[5:], 1e-5)
+    else:  # biases of hidden units are whole
+        compare(partial(small, 1), MESHES, 1e-6, whole=0.2)
+        compare(partial(small, 3), MESHES[2:3], 1e-6, whole=0.2)
