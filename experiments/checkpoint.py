@@ -27,7 +27,6 @@ from experiments.processes import any_process
 from experiments.workdir import saved_steps
 
 MULTIPLIER = 0x9E3779B97F4A7C15  # 2⁶⁴ / golden ratio: neighbouring positions get distant weights
-OVERHEAD = 2**18  # bytes of a checkpoint beside its arrays
 
 
 @dataclass
@@ -89,8 +88,8 @@ class CheckpointWriter(AbstractContextManager):
         is_first = self._manager.latest_step() is None
         size = sum(map(attrgetter("nbytes"), jax.tree.leaves(state)))
         with named_errors(self._newest, ValueError):
-            # On a full disk, threads of orbax would log many errors.
-            if any_process(shutil.disk_usage(self._folder).free < size + OVERHEAD):
+            # On a full disk, threads of orbax would log many errors. Other files need 256 KiB.
+            if any_process(shutil.disk_usage(self._folder).free < size + 2**18):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             self._manager.save(step, args=arguments, force=True)
             if is_first:

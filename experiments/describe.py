@@ -62,7 +62,18 @@ def describe(
     parts["total"] = total = sum(parts.values())
     rows = [[name, f"{number:,}", f"{number / total:.1%}"] for name, number in parts.items()]
     print(aligned([["parameters", "number", "share"], *rows]))
-    print(f"\n{table_of_costs(model, config.model.max_length)}")
+    context = config.model.max_length
+    costs = token_costs(model, context)
+    names = {
+        "cache": f"cache, bytes in {jax.tree.leaves(model)[0].dtype.name}",
+        "matrices": "FLOPs in matrices",
+        "attention": "FLOPs in attention",
+        "forward": "FLOPs of a forward pass",
+        "training": "FLOPs in training",
+    }
+    head = [f"at a context of {context:,} tokens", *(f"per {kind}" for kind in costs)]
+    rows = [[name, *(f"{cost[key]:,}" for cost in costs.values())] for key, name in names.items()]
+    print(f"\n{aligned([head, *rows])}")
     if published := getattr(config, "published", None):
         print(f"\n{compared(published, total)}")
     print(f"\n{NOTE}\n\nmasks of the first positions\n{masks_of(model)}")
@@ -151,21 +162,6 @@ def token_costs(model: nnx.Module, context: int) -> dict[str, dict[str, int]]:
         cost["forward"] = cost["matrices"] + cost["attention"]
         cost["training"] = 3 * cost["forward"]
     return {kind: dict(cost) for kind, cost in costs.items()}
-
-
-def table_of_costs(model: nnx.Module, context: int) -> str:
-    """Return the cache and the FLOPs of each kind of token as a table."""
-    costs = token_costs(model, context)
-    names = {
-        "cache": f"cache, bytes in {jax.tree.leaves(model)[0].dtype.name}",
-        "matrices": "FLOPs in matrices",
-        "attention": "FLOPs in attention",
-        "forward": "FLOPs of a forward pass",
-        "training": "FLOPs in training",
-    }
-    head = [f"at a context of {context:,} tokens", *(f"per {kind}" for kind in costs)]
-    rows = [[name, *(f"{cost[key]:,}" for cost in costs.values())] for key, name in names.items()]
-    return aligned([head, *rows])
 
 
 def compared(published: ConfigDict, parameters: int) -> str:

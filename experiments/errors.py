@@ -1,9 +1,9 @@
 """Errors of usage, reported in one sentence."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from difflib import get_close_matches
 
+from attention.primitives.choice import did_you_mean as nearest
 from attention.primitives.choice import one_of
 
 __all__ = ["DivergedError", "Stopped", "UsageError", "as_usage_errors", "nearest", "one_of"]
@@ -32,9 +32,3 @@ def as_usage_errors(where: str = "") -> Iterator[None]:
         yield
     except ValueError as error:
         raise UsageError(f"{where}{error}") from error
-
-
-def nearest(given: str, known: Collection[str], *, quote: bool = False) -> str:
-    """Return "; did you mean NAME?" with the most similar name, "" if none is similar."""
-    near = get_close_matches(given, list(known), n=1)
-    return f"; did you mean {repr(near[0]) if quote else near[0]}?" if near else ""

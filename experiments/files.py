@@ -22,10 +22,7 @@ Fields = Mapping[str, type | UnionType]  # None is allowed for a field that may 
 
 @contextmanager
 def named_errors(path: Path, *kinds: type[Exception]) -> Iterator[None]:
-    """Raise an `OSError`, such as that of a full disk, as a `UsageError` that names the file.
-
-    Other kinds of errors that a library raises for it may be given.
-    """
+    """Raise an `OSError`, as of a full disk, or other kinds, as a `UsageError` with the path."""
     try:
         yield
     except (OSError, *kinds) as error:

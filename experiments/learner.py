@@ -180,14 +180,9 @@ class Learner:
             return sums.loss, sums
 
         rng = jax.random.fold_in(state.rng, state.step)
-        gradients, sums = accumulated(
-            jax.grad(objective, has_aux=True),
-            state.parameters,
-            batch,
-            rng,
-            self._config.batch.microbatches,
-            self.mesh,
-        )
+        gradient = partial(jax.grad(objective, has_aux=True), state.parameters)
+        parts = self._config.batch.microbatches
+        gradients, sums = accumulated(gradient, batch, rng, parts, self.mesh)
         gradients = optax.tree.scale(1 / jnp.maximum(sums.tokens, 1), gradients)
         updates, moments = self._optimizer.update(gradients, state.optimizer, state.parameters)
         parameters = optax.apply_updates(state.parameters, updates)

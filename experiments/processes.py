@@ -1,8 +1,6 @@
 """This process, its cores and memory; and several that train one model: start and agreement."""
 
-import math
 import os
-import platform
 import re
 import resource
 import socket
@@ -62,13 +60,13 @@ def free_memory() -> float:
     memory = Path("/proc/meminfo")
     text = memory.read_text(encoding="ascii") if memory.exists() else ""
     available = re.search(r"^MemAvailable: *(\d+)", text, re.MULTILINE)
-    return 1024 * int(available[1]) if available else math.inf
+    return 1024 * int(available[1]) if available else float("inf")
 
 
 def peak_memory() -> int:
     """Return the most bytes that were in use so far: of the first device, else of this process."""
     stats = jax.local_devices()[0].memory_stats() or {}
-    unit = 1 if platform.system() == "Darwin" else 1024
+    unit = 1 if sys.platform == "darwin" else 1024
     used = unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return stats.get("peak_bytes_in_use", used)
 
@@ -133,10 +131,7 @@ def flags_array(flags: Sequence[bool], mesh: Mesh) -> Array:
 
 
 def check_same(text: str, difference: str) -> None:
-    """Raise a UsageError, "process N" and the difference, unless all processes have the same text.
-
-    It is raised in all processes.
-    """
+    """Raise a UsageError, "process N DIFFERENCE", in all processes unless all have one text."""
     if jax.process_count() > 1:
         sums = multihost_utils.process_allgather(np.uint32(zlib.crc32(text.encode())))
         if others := ", ".join(map(str, np.flatnonzero(sums != sums[0]))):
@@ -145,10 +140,9 @@ def check_same(text: str, difference: str) -> None:
 
 @contextmanager
 def exit_process() -> Iterator[None]:
-    """Exit: shut down jax.distributed after success; after an error without the barrier.
+    """Exit: shut down jax.distributed after success; after an error without its barrier.
 
-    The other processes exit when they miss the heartbeat of this one. They would not reach the
-    barrier.
+    The other processes would not reach it; they exit when they miss the heartbeat of this one.
     """
     try:
         yield

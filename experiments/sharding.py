@@ -130,9 +130,8 @@ def shardings(tree: Any, mesh: AnyMesh) -> Any:  # noqa: ANN401 - any pytree
             if wanted and not axes[-1] and size > 1 and name not in LOOKED_UP:
                 what = jax.tree_util.keystr(path, simple=True, separator=".")
                 given = " · ".join(f"mesh.{axis}={mesh.shape[axis]}" for axis in wanted)
-                raise UsageError(
-                    f"{what}: its axis {name!r} has size {size}, not divisible by {given}"
-                )
+                found = f"its axis {name!r} has size {size}"
+                raise UsageError(f"{what}: {found}, not divisible by {given}")
         return leaf.replace(NamedSharding(mesh, PartitionSpec(*axes)))
 
     return jax.tree_util.tree_map_with_path(sharding_of, tree, is_leaf=_is_variable)
@@ -254,30 +253,24 @@ def place_rows(rows: Rows[Tree], mesh: Mesh, *, multiple: int = 1) -> Tree:
 
 
 def accumulated(
-    function: Callable[[Any, Any, Array], Any],
-    parameters: Any,  # noqa: ANN401 - any pytree
-    batch: Any,  # noqa: ANN401 - any pytree
-    rng: Array,
-    num_parts: int,
-    mesh: Mesh,
-) -> Any:  # noqa: ANN401 - whatever pytree the function returns
-    """Sum `function(parameters, part, rng)` over parts of the rows of a batch, one after another.
+    function: Callable[..., Tree], batch: object, rng: Array, parts: int, mesh: Mesh
+) -> Tree:
+    """Sum `function(part, rng)` over parts of the rows of a batch, one after another.
 
-    Row r is in part r % num_parts, so that each device has rows of each part; the last rows are
-    padded with zeros. The key is split into one for each part, and a single part is the batch as it
-    is.
+    Row r is in part r % parts, so that each device has rows of each part; the last rows are padded
+    with zeros. The key is split into one for each part, and a single part is the batch as it is.
     """
-    batch = shard_rows(batch, mesh, multiple=num_parts)
-    if num_parts == 1:
-        return function(parameters, batch, rng)
+    batch = shard_rows(batch, mesh, multiple=parts)
+    if parts == 1:
+        return function(batch, rng)
 
-    def add(total: Any, part: tuple[Any, Array]) -> tuple[Any, None]:  # noqa: ANN401 - the same
+    def add(total: Tree, part: tuple[Any, Array]) -> tuple[Tree, None]:
         rows, rng = part
-        return jax.tree.map(jnp.add, total, function(parameters, shard_rows(rows, mesh), rng)), None
+        return jax.tree.map(jnp.add, total, function(shard_rows(rows, mesh), rng)), None
 
-    parts = jax.tree.map(lambda x: x.reshape(-1, num_parts, *x.shape[1:]).swapaxes(0, 1), batch)
-    inputs = parts, jax.random.split(rng, num_parts)
-    sums = jax.eval_shape(function, parameters, *jax.tree.map(itemgetter(0), inputs))
+    rows = jax.tree.map(lambda x: x.reshape(-1, parts, *x.shape[1:]).swapaxes(0, 1), batch)
+    inputs = rows, jax.random.split(rng, parts)
+    sums = jax.eval_shape(function, *jax.tree.map(itemgetter(0), inputs))
     return jax.lax.scan(add, jax.tree.map(jnp.zeros_like, sums), inputs)[0]
 
 
@@ -295,12 +288,9 @@ def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]
 def by_rows(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile `function(parameters, *arrays)` with the rows of its arrays on several devices.
 
-    Parameters that are sharded stay so. Of replicated ones, each device uses its own copy; several
-    processes have to call the function with the same arrays.
-
-    Args:
-        function: maps parameters and arrays `[B, *]` to arrays `[B, *]`, each row independent of
-            the others. Its arrays may be padded with rows of zeros.
+    The function maps parameters and arrays `[B, *]`, which may be padded with rows of zeros, to
+    arrays `[B, *]`, each row independent of the others. Parameters that are sharded stay so. Of
+    replicated ones, each device uses its own copy; several processes call it with the same arrays.
     """
 
     def divided(mesh: Mesh, parameters: Any, *arrays: Array) -> Any:  # noqa: ANN401 - any pytrees

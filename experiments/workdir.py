@@ -67,12 +67,10 @@ class Workdir:
     def save_config(self, config: Config | ConfigDict) -> None:
         """Write the configuration of a new run, or compare it with that of the run in the folder.
 
-        The fields in `CHANGEABLE` may differ: config.json then contains the new values, and
-        changes.jsonl the time, the step and both values of each.
+        The fields in `CHANGEABLE` may differ, which changes.jsonl then records.
 
         Raises:
-            UsageError: the folder contains a run of another configuration, or other files, or the
-                run has more steps than it should have.
+            UsageError: the folder contains another run, one of more steps, or other files.
         """
         if not self.config.exists():
             # After a kill, the folder may contain a part of its first file.
@@ -247,7 +245,7 @@ def own_workdir(workdir: Workdir, config: object) -> Iterator[Workdir]:
     """Return the workdir to process 0, and to the others a temporary copy of its files.
 
     So one process writes the files of a run, and code that writes files, also that of plugins, is
-    the same for any number of processes. All write the checkpoints, which are not copied.
+    the same in all. All write the checkpoints, which are not copied.
 
     Raises:
         UsageError: a process has another config or another folder.

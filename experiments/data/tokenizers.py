@@ -137,7 +137,7 @@ class Vocabulary:
             return [self.ids[word] for word in sentence]
         except KeyError as error:
             (word,) = error.args
-            hint = nearest(word, self.ids, quote=True)
+            hint = nearest(word, self.ids)
             raise ValueError(f"the word {word!r} is not in the vocabulary{hint}") from None
 
     def decode(self, ids: Iterable[int]) -> list[str]:

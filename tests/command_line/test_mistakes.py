@@ -37,7 +37,7 @@ MISTAKES = [
     ("--beam=--runner=DirectRunner", "--beam is for --mode=prepare alone"),
     ("--help --config=nope", "there is no configuration 'nope'; --help lists all"),
     ("--config.model.width", "--config.model.width needs a value, got none"),
-    ("--config=configs/toy_translatio.py", "did you mean configs/toy_translation.py?"),
+    ("--config=configs/toy_translatio.py", "did you mean 'configs/toy_translation.py'?"),
     ("--config=configs/toy_translation.py:big", "has the form 'tiny' or none, got 'big'"),
     ("--config=presets:llama --mode=describe", "did you mean 'llama3_8b'?"),
     ("--config=digits --mode=evaluate --against=x", "--against is for translations, and"),
