@@ -24,12 +24,11 @@ import jax
 
 from experiments.cli import MODES_OF_RUNS, MULTI_PROCESS_MODES, OTHER_TASKS, Command, parse
 from experiments.describe import simulate_devices
-from experiments.devices import cores_as_devices, num_cores
 from experiments.errors import Stopped, UsageError
 from experiments.predict import lines_as_they_come
-from experiments.processes import cores_per_process, exit_process, own_workdir, start_processes
+from experiments.processes import cores_as_devices, cores_per_process, exit_process, start_processes
 from experiments.registry import TASKS
-from experiments.workdir import Workdir
+from experiments.workdir import Workdir, own_workdir
 
 
 def main(argv: Sequence[str]) -> int:
@@ -78,7 +77,7 @@ def start_jax(command: Command) -> None:
     coordinator, number, process = command.processes
     if command.mode == "describe":
         simulate_devices(command.config)
-    cores_as_devices(cores_per_process(num_cores(), coordinator, number))
+    cores_as_devices(cores_per_process(coordinator, number))
     if command.mode in MULTI_PROCESS_MODES:
         start_processes(coordinator, number, process)
     try:

@@ -105,6 +105,6 @@ def get_config(name: str = "") -> ConfigDict:
         UsageError: an unknown name.
     """
     if name not in PRESETS:
-        known, hint = ", ".join(PRESETS), nearest(name, PRESETS, quote=True)
+        known, hint = ", ".join(PRESETS), nearest(name, PRESETS)
         raise UsageError(f"the preset must be one of {known}, got {name!r}{hint}")
     return ConfigDict({"task": "preset", **PRESETS[name]})

@@ -3,16 +3,16 @@
 import errno
 import json
 import os
-import re
 import shutil
 import sys
 import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
+from functools import partial
+from operator import attrgetter
 from pathlib import Path
-from textwrap import shorten
-from typing import Any, Self
+from typing import Any
 
 import jax
 import numpy as np
@@ -21,12 +21,12 @@ from jax import Array
 from jax.experimental.multihost_utils import process_allgather
 
 from experiments.errors import UsageError
-from experiments.files import named_errors
+from experiments.files import cause, named_errors
 from experiments.learner import TrainState
 from experiments.processes import any_process
+from experiments.workdir import saved_steps
 
 MULTIPLIER = 0x9E3779B97F4A7C15  # 2⁶⁴ / golden ratio: neighbouring positions get distant weights
-OVERHEAD = 2**18  # bytes of a checkpoint beside its arrays
 
 
 @dataclass
@@ -46,7 +46,7 @@ class Progress:
     lengths: dict[str, int] = field(default_factory=dict)
 
 
-class CheckpointWriter:
+class CheckpointWriter(AbstractContextManager):
     """Writes the training states of a run in the background, and deletes old ones."""
 
     def __init__(self, folder: Path, every: int = 1, keep: int = 2) -> None:
@@ -60,8 +60,9 @@ class CheckpointWriter:
         if jax.process_index() == 0:
             for unfinished in folder.glob("*.orbax-checkpoint-tmp*"):
                 shutil.rmtree(unfinished)
-        self._folder, self._policy = folder, _Newest(every, keep)
-        options = ocp.CheckpointManagerOptions(preservation_policy=self._policy)
+        self._folder = self._newest = folder
+        self._every, self._keep = every, keep
+        options = ocp.CheckpointManagerOptions(preservation_policy=self)
         with named_errors(folder):
             self._manager = ocp.CheckpointManager(folder.absolute(), options=options)
 
@@ -75,69 +76,36 @@ class CheckpointWriter:
         Raises:
             UsageError: this one or the one before cannot be written.
         """
-        self.wait()
-        self._step, self._policy.best = int(state.step), best
+        with named_errors(self._newest, ValueError):
+            self._manager.wait_until_finished()
+        step, self._best = int(state.step), best
+        self._newest = self._folder / str(step)
         content = {"progress": asdict(progress), "digests": digests(state)}
         content["checksum"] = _checksum(content)
         arguments = ocp.args.Composite(
             state=ocp.args.StandardSave(state), progress=ocp.args.JsonSave(content)
         )
         is_first = self._manager.latest_step() is None
-        size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
-        with self._write_errors():
-            # On a full disk, threads of orbax would log many errors.
-            if any_process(shutil.disk_usage(self._folder).free < size + OVERHEAD):
+        size = sum(map(attrgetter("nbytes"), jax.tree.leaves(state)))
+        with named_errors(self._newest, ValueError):
+            # On a full disk, threads of orbax would log many errors. Other files need 256 KiB.
+            if any_process(shutil.disk_usage(self._folder).free < size + 2**18):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            self._manager.save(self._step, args=arguments, force=True)
-        if is_first:
-            self.wait()
+            self._manager.save(step, args=arguments, force=True)
+            if is_first:
+                self._manager.wait_until_finished()
 
-    def wait(self) -> None:
-        """Wait until the last save is complete.
-
-        Raises:
-            UsageError: it cannot be written.
-        """
-        with self._write_errors():
-            self._manager.wait_until_finished()
-
-    @contextmanager
-    def _write_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except (OSError, ValueError) as error:
-            name = f"the checkpoint {self._folder / str(self._step)}"
-            raise UsageError(f"{name} cannot be written ({_cause(error)})") from error
-
-    def __enter__(self) -> Self:
-        return self
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: object) -> list[bool]:
+        """Return whether each checkpoint is kept, given the oldest first; for orbax."""
+        steps = [checkpoint.step for checkpoint in checkpoints]
+        regular = [step for step in steps if step % self._every == 0]
+        kept = {*steps[-2:], *regular[-self._keep :], self._best}
+        return [step in kept for step in steps]
 
     def __exit__(self, *exception: object) -> None:
         """Wait for a save, and close."""
-        try:
-            self.wait()
-        finally:
+        with named_errors(self._newest, ValueError):
             self._manager.close()
-
-
-class _Newest(ocp.checkpoint_managers.PreservationPolicy):
-    """Keeps the newest regular checkpoints, the two newest of all, and that of step `best`."""
-
-    def __init__(self, every: int, keep: int) -> None:
-        self._every, self._keep = every, keep
-        self.best: int | None = None
-
-    def should_preserve(self, checkpoints: Sequence[Any], *, context: object) -> list[bool]:
-        """Return whether each checkpoint is kept, given the oldest first."""
-        steps = [checkpoint.step for checkpoint in checkpoints]
-        regular = [step for step in steps if step % self._every == 0]
-        kept = {*steps[-2:], *regular[-self._keep :], self.best}
-        return [step in kept for step in steps]
-
-
-def saved_steps(folder: Path) -> list[int]:
-    """Return the steps of the checkpoints in a folder, the oldest first; [] without a folder."""
-    return sorted(int(path.name) for path in folder.glob("*") if path.name.isdigit())
 
 
 def read_newest(
@@ -191,11 +159,10 @@ def read_checkpoint(folder: Path, step: int, like: TrainState) -> tuple[TrainSta
         with ocp.StandardCheckpointer(multiprocessing_options=options) as reader:
             state = reader.restore(path / "state", like)
     except Exception as error:  # its type depends on the damaged part
-        damage = _cause(error)
+        damage = cause(error)
     if not any_process(bool(damage)):
-        saved = content["digests"]
-        wrong = [name for name, digest in digests(state).items() if saved[name] != digest]
-        damage = f"its array {wrong[0]} is not what was saved" if wrong else ""
+        wrong = digests(state).items() - content["digests"].items()
+        damage = f"its array {min(wrong)[0]} is not what was saved" if wrong else ""
     if any_process(bool(damage)):
         damage = damage or "by another process"
         raise UsageError(f"the checkpoint {folder / str(step)} cannot be read ({damage})")
@@ -208,13 +175,13 @@ def digests(tree: Any) -> dict[str, str]:  # noqa: ANN401 - any pytree
     A digest is a sum over all elements, modulo 2⁶⁴, of the bits of an element times an odd weight
     of its position: it changes with any single element, and not with the sharding.
     """
-    flat = jax.tree.flatten_with_path(tree)[0]
-    sums = np.array([_sum_of_shards(leaf) for _, leaf in flat], np.uint64)
+    paths, leaves = zip(*jax.tree.leaves_with_path(tree), strict=True)
+    sums = np.array([*map(_sum_of_shards, leaves)], np.uint64)
     if jax.process_count() > 1:
         halves = process_allgather(sums.view(np.uint32))  # jax has no 64 bits by default
         sums = halves.view(np.uint64).sum(axis=0, dtype=np.uint64)
-    paths = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in flat]
-    return {path: f"{total:016x}" for path, total in zip(paths, sums.tolist(), strict=True)}
+    names = map(partial(jax.tree_util.keystr, simple=True, separator="/"), paths)
+    return dict(zip(names, map("{:016x}".format, sums.tolist()), strict=True))
 
 
 def _sum_of_shards(array: Array) -> int:
@@ -231,20 +198,6 @@ def _sum_of_shards(array: Array) -> int:
                 sums = np.einsum("...i,i", sums, weights, dtype=np.uint64)
             total += int(sums)
     return total % 2**64
-
-
-def _cause(error: Exception) -> str:
-    """Return the reason of the system, else the beginning of the message of the library.
-
-    A model has other shapes than its checkpoint if someone edited a file of the run.
-    """
-    if shapes := re.search(r"Requested shape: (\(.*?\)) .* stored shape: (\(.*?\))", str(error)):
-        other = f"an array has shape {shapes[2]}, but {shapes[1]} in the model"
-        return f"{other}: config.json or a vocabulary has changed"
-    if number := re.search(r"os_error_code='(\d+)'", str(error)):  # of tensorstore
-        return os.strerror(int(number[1]))
-    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return shorten(reason, 80, placeholder=" …")
 
 
 def _checksum(content: dict[str, Any]) -> int:

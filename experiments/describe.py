@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import jax
@@ -20,16 +20,15 @@ from attention.modules import (
 )
 from attention.primitives import masks
 from experiments.config import Config
-from experiments.devices import cores_as_devices
 from experiments.errors import UsageError, as_usage_errors
+from experiments.processes import cores_as_devices
 from experiments.registry import TASKS
 from experiments.sharding import MESH_AXES
 from experiments.tasks.task import Task
 from experiments.workdir import Workdir
 
-ModulePath = tuple[str | int, ...]
 TRANSFORMERS = EncoderDecoder, LanguageModel, MaskedLanguageModel
-DRAWN = 16  # positions of a mask
+ENCODER = "source_embedding", "encoder"  # parts of a model that read the source
 
 NOTE = """\
 FLOPs are 2 for each parameter of a matrix that a token is multiplied with, and 2 N (H + Hv) for
@@ -43,11 +42,7 @@ def describe(
 ) -> None:
     """Print the tables and the masks of a model, and the memory that its mesh needs.
 
-    Args:
-        config: of a preset or of a run.
-        workdir: of the run.
-        cache: folder of generated data.
-        is_of_run: whether the vocabularies are those of the run, or are learned from the data.
+    The vocabularies are those of a run if `is_of_run`, else they are learned from the data.
 
     Raises:
         UsageError: it is no Transformer, or the mesh does not divide a size.
@@ -63,9 +58,24 @@ def describe(
             "translation, language_model and masked_language_model with "
             "architecture='transformer' can"
         )
-    print(table_of_parameters(model), table_of_costs(model, config.model.max_length), sep="\n\n")
+    parts = parameters_by_part(model)
+    parts["total"] = total = sum(parts.values())
+    rows = [[name, f"{number:,}", f"{number / total:.1%}"] for name, number in parts.items()]
+    print(aligned([["parameters", "number", "share"], *rows]))
+    context = config.model.max_length
+    costs = token_costs(model, context)
+    names = {
+        "cache": f"cache, bytes in {jax.tree.leaves(model)[0].dtype.name}",
+        "matrices": "FLOPs in matrices",
+        "attention": "FLOPs in attention",
+        "forward": "FLOPs of a forward pass",
+        "training": "FLOPs in training",
+    }
+    head = [f"at a context of {context:,} tokens", *(f"per {kind}" for kind in costs)]
+    rows = [[name, *(f"{cost[key]:,}" for cost in costs.values())] for key, name in names.items()]
+    print(f"\n{aligned([head, *rows])}")
     if published := getattr(config, "published", None):
-        print(f"\n{compared(published, num_parameters(model))}")
+        print(f"\n{compared(published, total)}")
     print(f"\n{NOTE}\n\nmasks of the first positions\n{masks_of(model)}")
     if task and task.learner.mesh.size > 1:
         print(f"\n{memory_of_training(task)}")
@@ -89,17 +99,10 @@ def abstract_model(config: ConfigDict) -> nnx.Module:
         kind, sizes = LanguageModel, ("vocab_size",)
     elif "decoder_layers" not in config.model:
         kind, sizes = MaskedLanguageModel, ("vocab_size",)
+    vocabularies = dict.fromkeys(sizes, config.vocab_size)
     with as_usage_errors("model: "):
-        model, vocabularies = (
-            TransformerConfig(**config.model),
-            dict.fromkeys(sizes, config.vocab_size),
-        )
+        model = TransformerConfig(**config.model)
         return jax.eval_shape(lambda: kind.from_config(model, **vocabularies, rngs=nnx.Rngs(0)))
-
-
-def num_parameters(model: nnx.Module) -> int:
-    """Return the number of all parameters."""
-    return sum(parameter.size for _, parameter in _parameters(model))
 
 
 def parameters_by_part(model: nnx.Module) -> dict[str, int]:
@@ -109,7 +112,7 @@ def parameters_by_part(model: nnx.Module) -> dict[str, int]:
     "decoder norms", and the norms of queries and keys to their attention.
     """
     sizes = Counter[str]()
-    for path, parameter in _parameters(model):
+    for path, parameter in nnx.to_flat_state(nnx.state(model, nnx.Param)):
         inner = ("layers", "blocks", "sublayer", "kernel", "bias", "scale", "table")
         names = [name for name in path if isinstance(name, str) and name not in inner][:2]
         if not {"norm", "output_norm"}.isdisjoint(path):
@@ -130,14 +133,14 @@ def token_costs(model: nnx.Module, context: int) -> dict[str, dict[str, int]]:
         kinds = ["source token", "target token"]
     costs = {kind: Counter[str](cache=0) for kind in kinds}
 
-    def cost_of(path: ModulePath) -> Counter[str]:
+    def cost_of(path: tuple[str | int, ...]) -> Counter[str]:
         # Keys and values of cross-attention are computed once for each source token.
         of_source = "cross_attention" in path and {*path} & {"key", "value"}
-        return costs[kinds[0 if of_source or _in_encoder(path) else -1]]
+        return costs[kinds[0 if of_source or path[0] in ENCODER else -1]]
 
     is_tied = getattr(model, "output", model) is None
-    for path, parameter in _parameters(model):
-        is_table = is_tied and path[-1] == "tokens" and not _in_encoder(path)
+    for path, parameter in nnx.to_flat_state(nnx.state(model, nnx.Param)):
+        is_table = is_tied and path[-1] == "tokens" and path[0] not in ENCODER
         used = parameter.get_metadata().get("active", 1.0 * (path[-1] == "kernel" or is_table))
         cost_of(path)["matrices"] += 2 * round(used * parameter.size)
     for path, module in nnx.iter_modules(model):
@@ -151,54 +154,29 @@ def token_costs(model: nnx.Module, context: int) -> dict[str, dict[str, int]]:
             if window is not None:
                 keys = min(context, (1 if path[0] == "decoder" else 2) * window + 1)
             cost_of(path)["attention"] += 2 * (query + output) * keys
-            if hasattr(model, "new_cache") and not _in_encoder(path):
-                cache = cost_of((*path, "key"))
+            if hasattr(model, "new_cache") and path[0] not in ENCODER:
                 bytes_of_layer = (key + value) * module.key.kernel.dtype.itemsize
-                cache["cache"] += bytes_of_layer * keys // context  # a window is a ring
+                # The cache of a window is a ring.
+                cost_of((*path, "key"))["cache"] += bytes_of_layer * keys // context
     for cost in costs.values():
         cost["forward"] = cost["matrices"] + cost["attention"]
         cost["training"] = 3 * cost["forward"]
     return {kind: dict(cost) for kind, cost in costs.items()}
 
 
-def table_of_parameters(model: nnx.Module) -> str:
-    """Return the parameters of each part as a table."""
-    parts = parameters_by_part(model)
-    parts["total"] = total = sum(parts.values())
-    rows = [[name, f"{number:,}", f"{number / total:.1%}"] for name, number in parts.items()]
-    return aligned([["parameters", "number", "share"], *rows])
-
-
-def table_of_costs(model: nnx.Module, context: int) -> str:
-    """Return the cache and the FLOPs of each kind of token as a table."""
-    costs = token_costs(model, context)
-    rows = [[f"at a context of {context:,} tokens", *(f"per {kind}" for kind in costs)]]
-    for key, name in {
-        "cache": f"cache, bytes in {jax.tree.leaves(model)[0].dtype.name}",
-        "matrices": "FLOPs in matrices",
-        "attention": "FLOPs in attention",
-        "forward": "FLOPs of a forward pass",
-        "training": "FLOPs in training",
-    }.items():
-        rows.append([name, *(f"{cost[key]:,}" for cost in costs.values())])
-    return aligned(rows)
-
-
 def compared(published: ConfigDict, parameters: int) -> str:
     """Return the published number of parameters, and the difference to those of the model."""
-    absent = ", ".join(
-        f"{name.replace('_', ' ')} {size:,}" for name, size in published.absent.items()
-    )
     more = parameters + sum(published.absent.values()) - published.parameters
     share = f"{abs(more) / published.parameters:.2%} {'more' if more > 0 else 'fewer'}"
-    return (
+    text = (
         f"published  {published.parameters:,} ({published.source})\n"
         f"here       {share if more else 'exactly as many'}"
-        + (f", with what is absent here: {absent}" if absent else "")
     )
+    absent = [f"{name.replace('_', ' ')} {size:,}" for name, size in published.absent.items()]
+    return f"{text}, with what is absent here: {', '.join(absent)}" if absent else text
 
 
-def masks_of(model: nnx.Module, size: int = DRAWN) -> str:
+def masks_of(model: nnx.Module, size: int = 16) -> str:
     """Draw the masks of self-attention, each once, with the layers that have it.
 
     Each query position has a line, and each key position a sign. Masks of the data, such as those
@@ -244,16 +222,5 @@ def memory_of_training(task: Task) -> str:
 def aligned(rows: Sequence[Sequence[str]]) -> str:
     """Return a table, whose columns but the first are aligned to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for first, *rest in rows:
-        cells = [cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True)]
-        lines.append("  ".join([first.ljust(widths[0]), *cells]))
-    return "\n".join(lines)
-
-
-def _in_encoder(path: ModulePath) -> bool:
-    return path[0] in ("source_embedding", "encoder")
-
-
-def _parameters(model: nnx.Module) -> Iterator[tuple[ModulePath, nnx.Param]]:
-    yield from nnx.to_flat_state(nnx.state(model, nnx.Param))
+    line = "  ".join(f"{{:{'>' if number else '<'}{width}}}" for number, width in enumerate(widths))
+    return "\n".join(line.format(*row) for row in rows)

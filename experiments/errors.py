@@ -1,9 +1,12 @@
 """Errors of usage, reported in one sentence."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from difflib import get_close_matches
-from typing import Self
+
+from attention.primitives.choice import did_you_mean as nearest
+from attention.primitives.choice import one_of
+
+__all__ = ["DivergedError", "Stopped", "UsageError", "as_usage_errors", "nearest", "one_of"]
 
 
 class UsageError(Exception):
@@ -17,10 +20,9 @@ class DivergedError(UsageError, FloatingPointError):
 class Stopped(BaseException):
     """A training was stopped by a signal; no `except Exception` of a metric may catch it."""
 
-    @classmethod
-    def at(cls, step: int, steps: int) -> Self:
-        """Return the error after so many of the steps."""
-        return cls(f"stopped at step {step:,} of {steps:,}: the same command continues")
+    def __init__(self, step: int, steps: int) -> None:
+        """Describe a stop after so many of the steps."""
+        super().__init__(f"stopped at step {step:,} of {steps:,}: the same command continues")
 
 
 @contextmanager
@@ -30,19 +32,3 @@ def as_usage_errors(where: str = "") -> Iterator[None]:
         yield
     except ValueError as error:
         raise UsageError(f"{where}{error}") from error
-
-
-def one_of(name: str, given: object, known: Collection[str]) -> None:
-    """Raise a `ValueError` for an unknown name; it lists the known names and suggests the nearest.
-
-    Unlike that of `attention.primitives.choice`, it lists all of many names.
-    """
-    if given not in known:
-        hint = nearest(str(given).lower(), known, quote=True)
-        raise ValueError(f"{name} must be one of {', '.join(known)}, got {given!r}{hint}")
-
-
-def nearest(given: str, known: Collection[str], *, quote: bool = False) -> str:
-    """Return "; did you mean NAME?" with the most similar name, "" if none is similar."""
-    near = get_close_matches(given, list(known), n=1)
-    return f"; did you mean {repr(near[0]) if quote else near[0]}?" if near else ""

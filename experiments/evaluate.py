@@ -16,7 +16,7 @@ from experiments.registry import TASKS
 from experiments.scores import paired_bootstrap
 from experiments.tasks.task import Task
 from experiments.trained import Trained, restore
-from experiments.workdir import Workdir
+from experiments.workdir import Workdir, saved_steps
 
 BOOTSTRAP = "paired bootstrap over sentences; it ignores the variance between seeds"
 # Fields of `decoding` that do not change a translation.
@@ -188,7 +188,7 @@ def report(workdir: Workdir, about: Mapping[str, Any], scores: Mapping[str, Any]
         print(f"scores of step {before['step']:,} are left out: {', '.join(sorted(others))}")
     splits = kept | {label: kept.get(label, {}) | values for label, values in scores.items()}
     write_whole(workdir.results, json.dumps({**about, "splits": splits}, indent=2) + "\n")
-    last = max(step, workdir.newest_step())
+    last = max([step, *saved_steps(workdir.checkpoints)])
     of_step = "" if step == last else f"; measured: step {step:,}"
     print(f"{last:,} steps, {about['training_seconds']} s of training{of_step}")
     for label, values in scores.items():

@@ -2,11 +2,13 @@
 
 import json
 import os
+import re
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from textwrap import shorten
 from types import UnionType
 from typing import Any
 from uuid import uuid4
@@ -19,12 +21,20 @@ Fields = Mapping[str, type | UnionType]  # None is allowed for a field that may 
 
 
 @contextmanager
-def named_errors(path: Path) -> Iterator[None]:
-    """Raise an `OSError`, such as that of a full disk, as a `UsageError` that names the file."""
+def named_errors(path: Path, *kinds: type[Exception]) -> Iterator[None]:
+    """Raise an `OSError`, as of a full disk, or other kinds, as a `UsageError` with the path."""
     try:
         yield
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}") from error
+    except (OSError, *kinds) as error:
+        raise UsageError(f"{path} cannot be written: {cause(error)}") from error
+
+
+def cause(error: Exception) -> str:
+    """Return the reason of the system, else the beginning of the message of the library."""
+    if number := re.search(r"os_error_code='(\d+)'", str(error)):  # of tensorstore
+        return os.strerror(int(number[1]))
+    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return shorten(reason, 80, placeholder=" …")
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
@@ -35,12 +45,10 @@ def write_whole(path: Path, content: str | bytes) -> None:
     part = path.with_name(f"{path.name}.{uuid4().hex[:8]}{PART}")
     with named_errors(path):
         try:
-            with part.open("xb") as file:
-                file.write(content.encode() if isinstance(content, str) else content)
+            part.write_bytes(content.encode() if isinstance(content, str) else content)
             publish(part, path)
-        except BaseException:
+        finally:
             part.unlink(missing_ok=True)
-            raise
 
 
 def read_lines(path: Path) -> list[str]:
@@ -85,21 +93,20 @@ def read_json(path: Path, fields: Fields) -> dict[str, Any]:
     Raises:
         UsageError: it is damaged.
     """
-    return _objects(path, fields, lambda text: [text])[0]
+    return read_json_lines(path, fields, is_whole=True)[0]
 
 
-def read_json_lines(path: Path, fields: Fields) -> list[dict[str, Any]]:
+def read_json_lines(path: Path, fields: Fields, *, is_whole: bool = False) -> list[dict[str, Any]]:
     """Read the objects in a file, one a line, without a last line that a kill cut short.
+
+    If `is_whole`, the file is one object.
 
     Raises:
         UsageError: another line is damaged.
     """
-    return _objects(path, fields, lambda text: text.split("\n")[:-1])
-
-
-def _objects(path: Path, fields: Fields, split: Callable[[str], list[str]]) -> list[dict[str, Any]]:
     try:
-        objects = [json.loads(text) for text in split(path.read_text(encoding="utf-8"))]
+        text = path.read_text(encoding="utf-8")
+        objects = [json.loads(part) for part in ([text] if is_whole else text.split("\n")[:-1])]
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
     for number, content in enumerate(objects, start=1):

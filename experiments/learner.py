@@ -1,6 +1,7 @@
 """A model with its loss and optimizer: the training state, and the compiled steps."""
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple, Self, TypeVar
 
@@ -13,19 +14,18 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from experiments.config import Config
 from experiments.data.pipeline import TrainingBatches
-from experiments.devices import compiled
 from experiments.errors import as_usage_errors
 from experiments.losses import TokenLosses, add_auxiliary, per_token
 from experiments.optimizer import optimizer, schedule
-from experiments.processes import gather_to_host
 from experiments.sharding import (
     accumulated,
-    batch_reader,
-    fewest_rows,
+    compiled,
     gather_tables,
+    gather_to_host,
     make_mesh,
     one_copy,
     place_rows,
+    read_batch,
     rows_of_each,
     shard_rows,
     shardings,
@@ -88,7 +88,7 @@ class Learner:
                 the model or the devices.
         """
         self._make_model, self._loss_function, self._config = make_model, loss_function, config
-        self.mesh = make_mesh(config.mesh, fewest_rows(config))
+        self.mesh = make_mesh(config.mesh, config)
         with as_usage_errors("model: "):
             self.abstract_model = jax.eval_shape(lambda: make_model(nnx.Rngs(0)))
         self.definition = nnx.graphdef(self.abstract_model)
@@ -104,7 +104,7 @@ class Learner:
         replicated = NamedSharding(self.mesh, PartitionSpec())
         self._initial_state = compiled(self._make_state, out_shardings=of_state)
         self.train_step = compiled(
-            self._train_step, donate=(0,), out_shardings=(of_state, replicated)
+            self._train_step, donate_argnums=0, out_shardings=(of_state, replicated)
         )
         self.evaluate_step = compiled(self._evaluate_step, out_shardings=replicated)
 
@@ -121,7 +121,7 @@ class Learner:
 
     def batch_reader(self, batches: TrainingBatches) -> Callable[[int], tuple[Batch, int]]:
         """Return a function that reads the batch of a training step, as in `sharding`."""
-        return batch_reader(batches, self.mesh, multiple=self._config.batch.microbatches)
+        return partial(read_batch, batches, self.mesh, self._config.batch.microbatches)
 
     def check(self, batch: Batch) -> None:
         """Trace the training step, before a file is written.
@@ -180,14 +180,9 @@ class Learner:
             return sums.loss, sums
 
         rng = jax.random.fold_in(state.rng, state.step)
-        gradients, sums = accumulated(
-            jax.grad(objective, has_aux=True),
-            state.parameters,
-            batch,
-            rng,
-            self._config.batch.microbatches,
-            self.mesh,
-        )
+        gradient = partial(jax.grad(objective, has_aux=True), state.parameters)
+        parts = self._config.batch.microbatches
+        gradients, sums = accumulated(gradient, batch, rng, parts, self.mesh)
         gradients = optax.tree.scale(1 / jnp.maximum(sums.tokens, 1), gradients)
         updates, moments = self._optimizer.update(gradients, state.optimizer, state.parameters)
         parameters = optax.apply_updates(state.parameters, updates)

@@ -12,9 +12,9 @@ from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.summary import scalar
 
-from experiments.devices import peak_memory
 from experiments.errors import UsageError
 from experiments.files import append, named_errors, read_json_lines
+from experiments.processes import peak_memory
 
 METRICS, TIMING = "metrics.jsonl", "timing.jsonl"
 

@@ -17,8 +17,8 @@ from attention.decoding import GNMT, AllowedTokens, Beam
 from experiments.config import Config
 from experiments.config.build import build
 from experiments.config.parts import PretrainedPart
-from experiments.devices import compiled
 from experiments.errors import UsageError
+from experiments.sharding import compiled
 from experiments.tasks.language_model import Continuation, continuation, sampling
 from experiments.tasks.prediction import Prediction, predictions
 from experiments.trained import Run

@@ -8,6 +8,7 @@ names of the axes of parameters are their metadata "axes"; modules name those of
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import Any, TypeVar
 
 import chex
@@ -16,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax import Array
+from jax.experimental.multihost_utils import process_allgather
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from attention.modules.context import axis_names
@@ -42,41 +44,45 @@ TABLE: dict[str, str | tuple[str, ...] | None] = {
 }
 MESH_AXES = ("data", "fsdp", "sequence", "tensor")
 LOOKED_UP = ("vocab", "positions", "token_types")  # axes of tables with a row for each id
+FEWEST_ROWS = 8  # of a device in `by_rows`: fewer are not worth the copies of the parameters
+CPU_OPTIONS = {
+    "xla_backend_optimization_level": 1,
+    # By default, XLA aborts the process if a core waits 40 seconds for the others, as on a busy
+    # machine.
+    "xla_cpu_collective_call_terminate_timeout_seconds": 24 * 60 * 60,
+}
 
 
-def make_mesh(config: MeshPart, rows: int | None = None) -> Mesh:
-    """Return the mesh of a config.
+def make_mesh(part: MeshPart, config: Config | None = None) -> Mesh:
+    """Return a mesh.
 
-    `data=0` takes the devices that are left, at most one for each row of the smallest batch.
+    `data=0` takes the devices that are left, at most one for each row of the smallest batch, or of
+    its parts with microbatches, that training has by a config.
 
     Raises:
         UsageError: a mesh that is larger than the devices, or that `data=0` cannot complete.
     """
-    sizes = {name: getattr(config, name) for name in MESH_AXES}
-    number, others = jax.device_count(), math.prod(size for size in sizes.values() if size)
-    given = ", ".join(f"mesh.{name}={size}" for name, size in sizes.items() if size > 1)
+    sizes, number = {name: getattr(part, name) for name in MESH_AXES}, jax.device_count()
+    others = math.prod(filter(None, sizes.values()))
     if others > number or (sizes["data"] == 0 and number % others):
+        given = ", ".join(f"mesh.{name}={size}" for name, size in sizes.items() if size > 1)
         raise UsageError(
             f"a mesh with {given} takes {others} devices or a multiple of them, and the number of "
             f"devices here is {number}: lower one of them, or set mesh.data"
         )
-    most = rows // sizes["fsdp"] if rows and jax.process_count() == 1 else number
-    sizes["data"] = sizes["data"] or max(1, min(number // others, most))
-    if (used := math.prod(sizes.values())) < number and jax.process_count() > 1:
+    most, is_alone = number // others, jax.process_count() == 1
+    if config and is_alone:
+        longest = getattr(config.batch, "row_length", 0) or getattr(config.model, "max_length", 1)
+        rows = getattr(config.batch, "size", 0) or config.batch.tokens // longest
+        most = min(most, rows // config.batch.microbatches // sizes["fsdp"])
+    sizes["data"] = sizes["data"] or max(1, most)
+    if (used := math.prod(sizes.values())) < number and not is_alone:
         raise UsageError(
             f"{jax.process_count()} processes use all of their {number} devices, and the mesh "
             f"takes {used}: set mesh.data=0"
         )
     kinds = (AxisType.Auto,) * len(sizes)
     return jax.make_mesh(tuple(sizes.values()), tuple(sizes), kinds, devices=jax.devices()[:used])
-
-
-def fewest_rows(config: Config) -> int:
-    """Return the rows of the smallest batch of training, or of its parts with microbatches."""
-    batch, model = config.batch, config.model
-    longest = getattr(batch, "row_length", 0) or getattr(model, "max_length", 1)
-    rows = batch.size if hasattr(batch, "size") else batch.tokens // longest
-    return max(1, rows // batch.microbatches)
 
 
 def row_report(mesh: Mesh, config: Config, rows: int, padded: int) -> str:
@@ -88,45 +94,45 @@ def row_report(mesh: Mesh, config: Config, rows: int, padded: int) -> str:
     return ""
 
 
-def mesh_axes(name: str | None, mesh: AnyMesh) -> tuple[str, ...]:
-    """Return the axes of the mesh, of more than one device, that the table has for a name."""
+def mesh_axes(name: str | None, mesh: AnyMesh, size: int = 0) -> tuple[str, ...]:
+    """Return the axes of the mesh, of more than one device, over which an axis is sharded.
+
+    There are none where the table has none for its name, or where they do not divide its size.
+    """
     axes = TABLE.get(name) or ()
     axes = (axes,) if isinstance(axes, str) else axes
-    return tuple(axis for axis in axes if mesh.shape[axis] > 1)
+    axes = tuple(axis for axis in axes if mesh.shape[axis] > 1)
+    return axes if size % num_shards(axes, mesh) == 0 else ()
 
 
-def shards_of(name: str | None, mesh: AnyMesh) -> int:
-    """Return over how many devices the table shards an axis with this name."""
-    return math.prod(mesh.shape[axis] for axis in mesh_axes(name, mesh))
-
-
-def spec(
-    names: Sequence[str | None], shape: Sequence[int], mesh: AnyMesh, what: str
-) -> PartitionSpec:
-    """Return how the parameter `what` is sharded; a table whose rows do not divide keeps them.
-
-    Raises:
-        UsageError: a size that the mesh does not divide.
-    """
-    axes = _dividing(names, shape, mesh)
-    for name, size, axis in zip(names, shape, axes, strict=True):
-        if not axis and shards_of(name, mesh) > 1 and size > 1 and name not in LOOKED_UP:
-            given = " · ".join(f"mesh.{key}={mesh.shape[key]}" for key in mesh_axes(name, mesh))
-            raise UsageError(f"{what}: its axis {name!r} has size {size}, not divisible by {given}")
-    return PartitionSpec(*(axis or None for axis in axes))
+def num_shards(axes: Sequence[str], mesh: AnyMesh) -> int:
+    """Return the number of parts of an array that is sharded over some axes of a mesh."""
+    return math.prod(map(mesh.shape.__getitem__, axes))
 
 
 def shardings(tree: Any, mesh: AnyMesh) -> Any:  # noqa: ANN401 - any pytree
-    """Return the sharding of each array of a state, by `spec`; other arrays are replicated.
+    """Return the sharding of each array of a state; others than `nnx.Variable`s are replicated.
 
-    Parameters and the moments of an optimizer are `nnx.Variable`s with metadata "axes".
+    Parameters and the moments of an optimizer are variables with metadata "axes". A table whose
+    rows the mesh does not divide keeps them.
+
+    Raises:
+        UsageError: another size that the mesh does not divide.
     """
 
     def sharding_of(path: Any, leaf: Any) -> Any:  # noqa: ANN401 - parts of any pytree
-        if not isinstance(leaf, nnx.Variable):
+        if not _is_variable(leaf):
             return NamedSharding(mesh, PartitionSpec())
-        what = jax.tree_util.keystr(path, simple=True, separator=".")
-        return leaf.replace(NamedSharding(mesh, spec(axis_names(leaf), leaf.shape, mesh, what)))
+        axes = []
+        for name, size in zip(axis_names(leaf), leaf.shape, strict=True):
+            axes.append(mesh_axes(name, mesh, size) or None)
+            wanted = mesh_axes(name, mesh)
+            if wanted and not axes[-1] and size > 1 and name not in LOOKED_UP:
+                what = jax.tree_util.keystr(path, simple=True, separator=".")
+                given = " · ".join(f"mesh.{axis}={mesh.shape[axis]}" for axis in wanted)
+                found = f"its axis {name!r} has size {size}"
+                raise UsageError(f"{what}: {found}, not divisible by {given}")
+        return leaf.replace(NamedSharding(mesh, PartitionSpec(*axes)))
 
     return jax.tree_util.tree_map_with_path(sharding_of, tree, is_leaf=_is_variable)
 
@@ -143,8 +149,10 @@ def gather_tables(parameters: Tree, mesh: Mesh) -> Tree:
     def gather(leaf: Any) -> Any:  # noqa: ANN401 - a part of any pytree
         if not _is_variable(leaf) or {*LOOKED_UP}.isdisjoint(axis_names(leaf)):
             return leaf
-        axes = _dividing(axis_names(leaf), leaf.shape, mesh)
-        kept = [tuple(key for key in axis if key != "fsdp") or None for axis in axes]
+        kept = [
+            tuple(axis for axis in mesh_axes(name, mesh, size) if axis != "fsdp") or None
+            for name, size in zip(axis_names(leaf), leaf.shape, strict=True)
+        ]
         return leaf.replace(_constrained(leaf[...], mesh, *kept))
 
     return jax.tree.map(gather, parameters, is_leaf=_is_variable)
@@ -171,12 +179,7 @@ def context_options(mesh: Mesh) -> dict[str, Callable[..., Any]]:
         return {}
     names = ("batch", "sequence", "heads")
     sharded = ShardedAttention(mesh, PartitionSpec(*(mesh_axes(n, mesh) or None for n in names)))
-
-    def attend(*inputs: Array, **arguments: Any) -> Any:  # noqa: ANN401 - as `attention.attend`
-        with as_usage_errors():
-            return sharded(*inputs, **arguments)
-
-    return {"constrain": partial(constrain, mesh), "attend": attend}
+    return {"constrain": partial(constrain, mesh), "attend": as_usage_errors()(sharded)}
 
 
 def map_tokens(features: Array) -> tuple[Callable[..., Any], int]:
@@ -186,43 +189,45 @@ def map_tokens(features: Array) -> tuple[Callable[..., Any], int]:
     parameters, and three local arrays `[b, t, *]`; it returns sums and one such array. Features
     `[B, T, *]` without a mesh are whole.
     """
-    mesh, axes = jax.typeof(features).sharding.mesh, []
+    mesh, batch, sequence = jax.typeof(features).sharding.mesh, (), ()
     if features.ndim == 3 and {*MESH_AXES} <= {*mesh.axis_names}:
-        axes = _dividing(("batch", "sequence"), features.shape[:2], mesh)
-    names = tuple(key for axis in axes for key in axis)
-    number = math.prod(features.shape[:-1]) // math.prod(mesh.shape[name] for name in names)
+        batch = mesh_axes("batch", mesh, features.shape[0])
+        sequence = mesh_axes("sequence", mesh, features.shape[1])
+    names, tokens = (*batch, *sequence), PartitionSpec(batch or None, sequence or None)
+    number = math.prod(features.shape[:-1]) // num_shards(names, mesh)
     if not names:
         return lambda function: partial(function, ()), number
-    tokens = PartitionSpec(*(axis or None for axis in axes))
-
-    def on_devices(function: Callable[..., Any]) -> Callable[..., Any]:
-        return jax.shard_map(
-            partial(function, names),
-            mesh=mesh,
-            in_specs=(PartitionSpec(), tokens, tokens, tokens),
-            out_specs=(PartitionSpec(), tokens),
-            axis_names={*names},
-            check_vma=False,  # gradients of parameters are those of a device until they are summed
-        )
-
-    return on_devices, number
+    share = partial(
+        jax.shard_map,
+        mesh=mesh,
+        in_specs=(PartitionSpec(), tokens, tokens, tokens),
+        out_specs=(PartitionSpec(), tokens),
+        axis_names={*names},
+        check_vma=False,  # gradients of parameters are those of a device until they are summed
+    )
+    return lambda function: share(partial(function, names)), number
 
 
 def shard_rows(tree: Tree, mesh: Mesh, *, multiple: int = 1) -> Tree:
     """Shard the rows of arrays `[B, *]`, after rows of zeros until `multiple` parts divide them."""
-    number = multiple * shards_of("batch", mesh)
-    tree = jax.tree.map(lambda array: padded_rows(array, number), tree)
+    axes = mesh_axes("batch", mesh)
+    tree = jax.tree.map(partial(padded_rows, number=multiple * num_shards(axes, mesh)), tree)
     if mesh.size == 1:
         return tree
-    axes = mesh_axes("batch", mesh) or None
-    return jax.tree.map(lambda array: _constrained(array, mesh, axes), tree)
+    return jax.tree.map(lambda array: _constrained(array, mesh, axes or None), tree)
 
 
 def rows_of_each(batches: Iterable[Tree]) -> Iterator[Rows[Tree]]:
     """Return the rows of each batch of a split, in order."""
     if isinstance(batches, Batches):
-        return (batches.rows(number) for number in range(len(batches)))
+        return map(batches.rows, range(len(batches)))
     return map(_rows_of, batches)
+
+
+def read_batch(batches: TrainingBatches, mesh: Mesh, multiple: int, step: int) -> tuple[Any, int]:
+    """Return the batch of a training step, by `place_rows`, and the number of its own rows."""
+    rows = batches.rows(step) if isinstance(batches, Batches) else _rows_of(batches[step])
+    return place_rows(rows, mesh, multiple=multiple), rows.number
 
 
 def place_rows(rows: Rows[Tree], mesh: Mesh, *, multiple: int = 1) -> Tree:
@@ -231,84 +236,111 @@ def place_rows(rows: Rows[Tree], mesh: Mesh, *, multiple: int = 1) -> Tree:
     Each process reads the rows from the first to the last of its own devices, at once. Rows of
     zeros are added as in `shard_rows`.
     """
-    number = rows.number + -rows.number % (multiple * shards_of("batch", mesh))
-    sharding = NamedSharding(mesh, PartitionSpec(mesh_axes("batch", mesh) or None))
+    axes = mesh_axes("batch", mesh)
+    number = rows.number + -rows.number % (multiple * num_shards(axes, mesh))
+    sharding = NamedSharding(mesh, PartitionSpec(axes or None))
     indices = sharding.addressable_devices_indices_map((number,)).values()
-    own = [index.indices(number) for (index,) in indices]
+    own = np.unique([np.arange(number)[index] for index in indices])
     # A process whose rows are all padding reads one row for the shapes.
-    first = min(rows.number - 1, *(start for start, _, _ in own))
-    last = max(stop for _, stop, _ in own)
+    first = min(rows.number - 1, own[0])
 
     def place(array: np.ndarray) -> Array:
-        padded = padded_rows(array, last - first)
+        local = padded_rows(array, own[-1] + 1 - first)[own - first]
+        shape = (number, *array.shape[1:])
+        return jax.make_array_from_process_local_data(sharding, local, shape)
 
-        def shard(index: tuple[slice, ...]) -> np.ndarray:
-            start, stop, _ = index[0].indices(number)
-            return padded[start - first : stop - first]
-
-        return jax.make_array_from_callback((number, *array.shape[1:]), sharding, shard)
-
-    return jax.tree.map(place, rows.read(slice(first, min(last, rows.number))))
-
-
-def batch_reader(
-    batches: TrainingBatches, mesh: Mesh, *, multiple: int = 1
-) -> Callable[[int], tuple[Any, int]]:
-    """Return a function: a step -> its batch, by `place_rows`, and the number of its own rows."""
-    rows_of = batches.rows if isinstance(batches, Batches) else lambda step: _rows_of(batches[step])
-
-    def read(step: int) -> tuple[Any, int]:
-        rows = rows_of(step)
-        return place_rows(rows, mesh, multiple=multiple), rows.number
-
-    return read
+    return jax.tree.map(place, rows.read(slice(first, min(own[-1] + 1, rows.number))))
 
 
 def accumulated(
-    function: Callable[[Any, Any, Array], Any],
-    parameters: Any,  # noqa: ANN401 - any pytree
-    batch: Any,  # noqa: ANN401 - any pytree
-    rng: Array,
-    num_parts: int,
-    mesh: Mesh,
-) -> Any:  # noqa: ANN401 - whatever pytree the function returns
-    """Sum `function(parameters, part, rng)` over parts of the rows of a batch, one after another.
+    function: Callable[..., Tree], batch: object, rng: Array, parts: int, mesh: Mesh
+) -> Tree:
+    """Sum `function(part, rng)` over parts of the rows of a batch, one after another.
 
-    Row r is in part r % num_parts, so that each device has rows of each part. The last rows are
-    padded with rows of zeros.
-
-    The function returns arrays that add up, and the key is split into one for each part; a single
-    part is the batch as it is.
+    Row r is in part r % parts, so that each device has rows of each part; the last rows are padded
+    with zeros. The key is split into one for each part, and a single part is the batch as it is.
     """
-    batch = shard_rows(batch, mesh, multiple=num_parts)
-    if num_parts == 1:
-        return function(parameters, batch, rng)
+    batch = shard_rows(batch, mesh, multiple=parts)
+    if parts == 1:
+        return function(batch, rng)
 
-    def compute(part: Any, rng: Array) -> Any:  # noqa: ANN401 - the same
-        return function(parameters, shard_rows(part, mesh), rng)
+    def add(total: Tree, part: tuple[Any, Array]) -> tuple[Tree, None]:
+        rows, rng = part
+        return jax.tree.map(jnp.add, total, function(shard_rows(rows, mesh), rng)), None
 
-    def add(total: Any, part: tuple[Any, Array]) -> tuple[Any, None]:  # noqa: ANN401 - the same
-        return jax.tree.map(jnp.add, total, compute(*part)), None
+    rows = jax.tree.map(lambda x: x.reshape(-1, parts, *x.shape[1:]).swapaxes(0, 1), batch)
+    inputs = rows, jax.random.split(rng, parts)
+    sums = jax.eval_shape(function, *jax.tree.map(itemgetter(0), inputs))
+    return jax.lax.scan(add, jax.tree.map(jnp.zeros_like, sums), inputs)[0]
 
-    parts = jax.tree.map(lambda x: x.reshape(-1, num_parts, *x.shape[1:]).swapaxes(0, 1), batch)
-    inputs = parts, jax.random.split(rng, num_parts)
-    shapes = jax.eval_shape(compute, *jax.tree.map(lambda array: array[0], inputs))
-    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-    return jax.lax.scan(add, zeros, inputs)[0]
+
+def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:  # noqa: ANN401 - of jax.jit
+    """Return a function under `jax.jit` that compiles fast.
+
+    On a CPU, LLVM's first optimisation level makes programs as fast as those of its third, with the
+    same bits, in a sixth less time. It is not used if optimisations are turned off, as in tests.
+    """
+    is_optimized = not jax.config.read("jax_disable_most_optimizations")
+    own = CPU_OPTIONS if is_optimized and jax.default_backend() == "cpu" else None
+    return jax.jit(function, compiler_options=own, **options)
+
+
+def by_rows(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile `function(parameters, *arrays)` with the rows of its arrays on several devices.
+
+    The function maps parameters and arrays `[B, *]`, which may be padded with rows of zeros, to
+    arrays `[B, *]`, each row independent of the others. Parameters that are sharded stay so. Of
+    replicated ones, each device uses its own copy; several processes call it with the same arrays.
+    """
+
+    def divided(mesh: Mesh, parameters: Any, *arrays: Array) -> Any:  # noqa: ANN401 - any pytrees
+        share = jax.shard_map(
+            function,
+            mesh=mesh,
+            in_specs=(PartitionSpec(), *[PartitionSpec("data")] * len(arrays)),
+            out_specs=PartitionSpec("data"),
+            check_vma=False,
+        )
+        results = share(parameters, *jax.tree.map(partial(padded_rows, number=mesh.size), arrays))
+        return jax.tree.map(itemgetter(slice(len(arrays[0]))), results)
+
+    on_devices, whole = compiled(divided, static_argnums=0), compiled(function)
+
+    def run(parameters: Any, *arrays: Array) -> Any:  # noqa: ANN401 - the same
+        number, copy = min(jax.device_count(), len(arrays[0]) // FEWEST_ROWS), one_copy(parameters)
+        if jax.process_count() > 1:
+            arrays = tuple(map(np.asarray, arrays))  # for the devices of all processes
+            number = number if number == jax.device_count() else 1  # all, or one of each process
+        if number <= 1 or copy is parameters:
+            return gather_to_host(whole(copy, *arrays))
+        mesh = Mesh(np.array(jax.devices()[:number]), ("data",))
+        # No copy is made where a device has the parameters.
+        parameters = jax.device_put(parameters, NamedSharding(mesh, PartitionSpec()))
+        return gather_to_host(on_devices(mesh, parameters, *arrays))
+
+    return run
 
 
 def one_copy(tree: Tree) -> Tree:
-    """Return the copy of the first device, if all arrays are replicated; else the arrays."""
+    """Return the copy of the first device, if all arrays are replicated; else the same tree."""
+    leaves, structure = jax.tree.flatten(tree)
+    if not all(getattr(leaf, "is_fully_replicated", True) for leaf in leaves):
+        return tree
+    copies = [leaf.addressable_data(0) if isinstance(leaf, Array) else leaf for leaf in leaves]
+    return jax.tree.unflatten(structure, copies)
 
-    def copy(leaf: Any) -> Any:  # noqa: ANN401 - a leaf of any pytree
-        return leaf.addressable_data(0) if isinstance(leaf, Array) else leaf
 
-    return jax.tree.map(copy, tree) if is_replicated(tree) else tree
+def gather_to_host(tree: Tree) -> Tree:
+    """Gather arrays that are sharded over processes, as NumPy arrays in each of them."""
+    if jax.process_count() == 1:
+        return tree
 
+    def gather(leaf: Any) -> Any:  # noqa: ANN401 - a leaf of any pytree
+        if not isinstance(leaf, Array) or leaf.is_fully_addressable or leaf.is_fully_replicated:
+            return leaf
+        return process_allgather(leaf, tiled=True)
 
-def is_replicated(tree: Any) -> bool:  # noqa: ANN401 - any pytree
-    """Return whether each device has all arrays."""
-    return all(getattr(leaf, "is_fully_replicated", True) for leaf in jax.tree.leaves(tree))
+    return jax.tree.map(gather, tree)
 
 
 def padded_rows(array: Array, number: int) -> Array:
@@ -323,16 +355,6 @@ def _rows_of(batch: Tree) -> Rows[Tree]:
     leaves = jax.tree.leaves(batch)
     chex.assert_equal_shape_prefix(leaves, 1)
     return Rows(len(leaves[0]), lambda part: jax.tree.map(lambda array: array[part], batch))
-
-
-def _dividing(
-    names: Sequence[str | None], shape: Sequence[int], mesh: AnyMesh
-) -> list[tuple[str, ...]]:
-    """Return the mesh axes of each axis of an array; none where they do not divide its size."""
-    return [
-        mesh_axes(name, mesh) if size % shards_of(name, mesh) == 0 else ()
-        for name, size in zip(names, shape, strict=True)
-    ]
 
 
 def _constrained(array: Array, mesh: Mesh, *axes: tuple[str, ...] | None) -> Array:

@@ -149,7 +149,7 @@ def fit(
             training.run(batches, profile=profile)
         trained = chosen(workdir, training.state, progress, config)
     if any_process(stop.is_set()):
-        raise Stopped.at(training.step, config.steps)
+        raise Stopped(training.step, config.steps)
     return trained
 
 
@@ -203,7 +203,7 @@ class Training:
                 if is_regular or any(self._requests.values()):
                     self._save()
                 if self._requests["stop"]:
-                    raise Stopped.at(self.step, config.steps)
+                    raise Stopped(self.step, config.steps)
             if self.step < config.steps:
                 best = best_step(losses)
                 bar.write(f"the best validation {config.monitor} is of step {best:,}")

@@ -4,35 +4,30 @@ import fcntl
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import fields, replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import jax
+from jax.experimental import multihost_utils
 from ml_collections import ConfigDict
 
 from experiments.config import REPOSITORY, Config, is_imported
 from experiments.config.build import as_tree, differences, flat, in_lines, is_within
-from experiments.config.parts import MeshPart
-from experiments.devices import num_cores
 from experiments.errors import UsageError
-from experiments.files import (
-    PART,
-    append,
-    named_errors,
-    read_json,
-    read_json_lines,
-    write_whole,
-)
+from experiments.files import PART, append, named_errors, read_json, read_json_lines, write_whole
+from experiments.processes import check_same, num_cores
 from experiments.registry import TASKS
 
 IGNORED_WHEN_COMPARING_CONFIGS = "data.path", "literature", "plugin"
-MESH = tuple(f"mesh.{axis.name}" for axis in fields(MeshPart))
+MESH = "mesh.data", "mesh.fsdp", "mesh.tensor", "mesh.sequence"
 # Fields that may change on an existing run: they do not change what it has learned so far.
 CHANGEABLE = (
     "train.steps",
@@ -71,33 +66,27 @@ class Workdir:
     def save_config(self, config: Config | ConfigDict) -> None:
         """Write the configuration of a new run, or compare it with that of the run in the folder.
 
-        The fields in `CHANGEABLE` may differ: config.json then contains the new values, and
-        changes.jsonl the time, the step and both values of each.
+        The fields in `CHANGEABLE` may differ, which changes.jsonl then records.
 
         Raises:
-            UsageError: the folder contains a run of another configuration, or other files, or the
-                run has more steps than it should have.
+            UsageError: the folder contains another run, one of more steps, or other files.
         """
-        if self.config.exists():
-            but = (*IGNORED_WHEN_COMPARING_CONFIGS, *CHANGEABLE)
-            self._change_config(self.check_same(config, but=but), config)
+        if not self.config.exists():
+            # After a kill, the folder may contain a part of its first file.
+            if self.path.exists() and not (
+                self.path.is_dir() and all(path.name.endswith(PART) for path in self.path.iterdir())
+            ):
+                raise UsageError(f"{self.path} exists and is not a run: choose another --workdir")
+            with named_errors(self.path):
+                self.path.mkdir(parents=True, exist_ok=True)
+            write_whole(self.config, config.to_json(indent=2) + "\n")
             return
-        # After a kill, the folder may contain a part of its first file.
-        if self.path.exists() and not (
-            self.path.is_dir() and all(path.name.endswith(PART) for path in self.path.iterdir())
-        ):
-            raise UsageError(f"{self.path} exists and is not a run: choose another --workdir")
-        with named_errors(self.path):
-            self.path.mkdir(parents=True, exist_ok=True)
-        write_whole(self.config, config.to_json(indent=2) + "\n")
-
-    def _change_config(self, trained: ConfigDict, config: Config | ConfigDict) -> None:
-        """Store and record the fields of `CHANGEABLE` in which `config` differs from the run."""
+        trained = self.check_same(config, but=(*IGNORED_WHEN_COMPARING_CONFIGS, *CHANGEABLE))
         there, here = flat(trained.to_dict()), flat(config.to_dict())
         changed = [name for name in CHANGEABLE if there.get(name) != here.get(name)]
         if not changed:
             return
-        step = self.newest_step()
+        step = max(saved_steps(self.checkpoints), default=0)
         if config.train.steps < step:
             raise UsageError(
                 f"train.steps={config.train.steps} is less than the {step} steps of {self.path}"
@@ -117,8 +106,9 @@ class Workdir:
         Raises:
             UsageError: another process trains it.
         """
-        folder = os.open(self.path, os.O_RDONLY)
-        try:
+        with ExitStack() as stack:
+            folder = os.open(self.path, os.O_RDONLY)
+            stack.callback(os.close, folder)
             try:
                 fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until it is closed
             except BlockingIOError as error:
@@ -127,8 +117,6 @@ class Workdir:
                     "another --workdir"
                 ) from error
             yield
-        finally:
-            os.close(folder)
 
     def check_same(self, config: Config | ConfigDict, *, but: Collection[str] = ()) -> ConfigDict:
         """Return the configuration of the run, after a check that `config` equals it.
@@ -164,23 +152,14 @@ class Workdir:
                 f"{self.config} cannot be read, it is damaged or of another version: {error}"
             ) from error
 
-    def newest_step(self) -> int:
-        """Return the step of the newest checkpoint, 0 without one."""
-        saved = [path.name for path in self.checkpoints.glob("*")]
-        return max((int(name) for name in saved if name.isdigit()), default=0)
-
     def as_trained(
         self, config: Config, given: Collection[str] = (), *, other_data: bool = False
     ) -> Config:
         """Return `config` with the training of the run, for use of the trained model.
 
         Decoding, mesh and `data.path` may differ from those of the run, and so may the fields of
-        `CHANGEABLE` that are not given.
-
-        Args:
-            config: that may differ from that of the run.
-            given: fields with values of flags, as "config.train.steps".
-            other_data: whether its data may be any of the same kind.
+        `CHANGEABLE` that are not `given`, as "config.train.steps". With `other_data`, the data may
+        be any of the same kind.
 
         Raises:
             UsageError: the run has another configuration, or no checkpoint yet.
@@ -215,14 +194,13 @@ class Workdir:
 
     def lengths(self) -> dict[str, int]:
         """Return the bytes of each file that grows in training, by name."""
-        paths = [self.path / name for name in GROWING]
-        return {path.name: path.stat().st_size for path in paths if path.exists()}
+        paths = {name: self.path / name for name in GROWING}
+        return {name: path.stat().st_size for name, path in paths.items() if path.exists()}
 
     def truncate(self, lengths: Mapping[str, int]) -> None:
         """Drop what was appended to the files that grow in training since these lengths."""
         for name, size in self.lengths().items():
-            if size > lengths.get(name, 0):
-                os.truncate(self.path / name, lengths.get(name, 0))
+            os.truncate(self.path / name, min(size, lengths.get(name, 0)))
 
     def load_results(self) -> dict[str, Any]:
         """Read the results.
@@ -238,11 +216,9 @@ class Workdir:
 
     def save_hypotheses(self, split: str, rows: Iterable[tuple[str, str, str]]) -> None:
         """Write source, reference and hypothesis of each example of a split, as JSON lines."""
-        lines = (
-            json.dumps(dict(zip(HYPOTHESIS, row, strict=True)), ensure_ascii=False) for row in rows
-        )
-        path = self.path / f"hypotheses.{split}.jsonl"
-        write_whole(path, "".join(f"{line}\n" for line in lines))
+        objects = (dict(zip(HYPOTHESIS, row, strict=True)) for row in rows)
+        text = "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in objects)
+        write_whole(self.path / f"hypotheses.{split}.jsonl", text)
 
     def load_hypotheses(self, split: str) -> list[str]:
         """Read the hypotheses that `save_hypotheses` wrote."""
@@ -254,15 +230,69 @@ class Workdir:
         """Append the origin of a start of the training, unless it equals the one before."""
         starts = self.starts.read_text().splitlines() if self.starts.exists() else []
         if starts[-1:] != [start := json.dumps(origin())]:
-            write_whole(self.starts, "".join(f"{line}\n" for line in (*starts, start)))
+            write_whole(self.starts, "\n".join([*starts, start, ""]))
+
+
+def saved_steps(folder: Path) -> list[int]:
+    """Return the steps of the checkpoints in a folder, the oldest first; [] without a folder."""
+    names = os.listdir(folder) if folder.is_dir() else []
+    return sorted(map(int, filter(str.isdigit, names)))
+
+
+@contextmanager
+def own_workdir(workdir: Workdir, config: object) -> Iterator[Workdir]:
+    """Return the workdir to process 0, and to the others a temporary copy of its files.
+
+    So one process writes the files of a run, and code that writes files, also that of plugins, is
+    the same in all. All write the checkpoints, which are not copied.
+
+    Raises:
+        UsageError: a process has another config or another folder.
+    """
+    rank, path = jax.process_index(), workdir.path.absolute()
+    if jax.process_count() == 1:
+        yield workdir
+        return
+    marker = next(each for each in (path, *path.parents) if each.is_dir()) / f"{path.name}{PART}"
+    if rank == 0:
+        marker.touch()
+    multihost_utils.sync_global_devices("marker")
+    try:
+        check_same(
+            f"{path.name} {config} {marker.exists()}",
+            "has another --workdir, file system or config than process 0: start all with the same "
+            "flags, on a file system that they share",
+        )
+    finally:
+        if rank == 0:
+            marker.unlink(missing_ok=True)
+    with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        own = Workdir(Path(folder) / path.name) if rank else workdir
+        own.checkpoints = workdir.checkpoints
+        for file in path.glob("*") if rank else ():
+            own.path.mkdir(exist_ok=True)
+            if file.is_file() and not file.name.endswith(PART):
+                shutil.copy2(file, own.path)
+        multihost_utils.sync_global_devices("workdir")  # process 0 writes when all have copied
+        yield own
 
 
 def origin() -> dict[str, str]:
-    """Return the command of this process, the commit of this code, this machine and the date."""
+    """Return the command of this process, the commit of this code, this machine and the date.
+
+    The commit has a + if files were changed, and is "unknown" without git.
+    """
+    # A command that ends early, as on a full disk, must not leave a lock in the repository.
+    git = ["git", "--no-optional-locks", "-C", str(REPOSITORY), "describe", "--always", "--dirty=+"]
+    try:
+        given = subprocess.run([*git, "--exclude=*"], capture_output=True, text=True, check=True)
+        commit = given.stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        commit = "unknown"
     device = jax.devices()[0].device_kind
     return {
         "command": shlex.join(["python", *map(_without_folders, sys.argv)]),
-        "commit": _commit(),
+        "commit": commit,
         "machine": f"{device}, {num_cores()} cores, jax {jax.__version__}",
         "date": datetime.now(UTC).date().isoformat(),
     }
@@ -276,14 +306,3 @@ def _without_folders(argument: str) -> str:
         is_own = path.is_relative_to(REPOSITORY)
         value = str(path.relative_to(REPOSITORY)) if is_own else path.name
     return f"{flag}{equals}{value}"
-
-
-def _commit() -> str:
-    """Return the checked-out commit, with a + if files were changed; "unknown" without git."""
-    # A command that ends early, as on a full disk, must not leave a lock in the repository.
-    git = ["git", "--no-optional-locks", "-C", str(REPOSITORY), "describe", "--always", "--dirty=+"]
-    try:
-        describe = [*git, "--exclude=*"]
-        return subprocess.run(describe, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"

@@ -4,6 +4,8 @@ import multiprocessing
 import os
 import socket
 import sys
+from collections.abc import Sequence
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 FLAGS = (
@@ -15,7 +17,6 @@ FLAGS = (
     "--config.train.checkpoint_every=4",
 )
 ONE_DEVICE = "import jax; jax.config.update('jax_num_cpu_devices', 1)\n"
-
 SLOW_STEPS = """
 import time
 from experiments import sharding
@@ -24,58 +25,59 @@ sharding.place_rows = lambda *given, **named: time.sleep(0.1) or place(*given, *
 """
 
 
-def forked() -> multiprocessing.context.BaseContext:
-    """Return a context whose processes start in a hundredth of a second."""
+def start(
+    place: Path,
+    workdir: str,
+    *flags: str,
+    number: int = 1,
+    patch: str = "",
+    base: Sequence[str] = FLAGS,
+) -> list[BaseProcess]:
+    """Start the processes of one run, which are forked in a hundredth of a second.
+
+    Args:
+        place: folder of workdirs, of the cache, and of what process r prints, as in `read_log`.
+        workdir: name of the workdir.
+        flags: more of the command line than `base`.
+        number: of processes; several have one device each.
+        patch: Python code that runs before.
+        base: the first part of the command line.
+    """
     os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
     context = multiprocessing.get_context("forkserver")
     modules = "experiments.train", "experiments.tasks.classification", "sklearn.datasets"
     context.set_forkserver_preload(["run", *modules])
-    return context
-
-
-def train_together(
-    place: Path,
-    workdir: str,
-    number: int,
-    flags: tuple[str, ...] = (),
-    patch: str = "",
-    base: tuple[str, ...] = FLAGS,
-) -> list[multiprocessing.Process]:
-    """Start several processes, each with one device, that train one run.
-
-    Process r prints into the file "WORKDIR.r.txt". The arguments are those of `train`.
-    """
     with socket.socket() as trial:
         trial.bind(("", 0))
         address = f"--coordinator=localhost:{trial.getsockname()[1]}", f"--num_processes={number}"
+    arguments = [f"--workdir={place / workdir}", f"--cache={place / 'cache'}", *base, *flags]
     processes = []
     for rank in range(number):
-        given = (*address, f"--process_id={rank}", *flags)
-        arguments = place, workdir, given, ONE_DEVICE + patch, f"{workdir}.{rank}", base
-        processes.append(forked().Process(target=train, args=arguments))
+        if number > 1:
+            own = [*arguments, *address, f"--process_id={rank}"], ONE_DEVICE + patch
+        else:
+            own = arguments, patch
+        processes.append(context.Process(target=_train, args=(place, workdir, rank, *own)))
         processes[-1].start()
     return processes
 
 
-def train(
-    place: Path,
-    workdir: str,
-    flags: tuple[str, ...] = (),
-    patch: str = "",
-    log: str = "",
-    base: tuple[str, ...] = FLAGS,
-) -> None:
-    """Train a run to its end, without measuring the test split, and exit as `run.py`.
+def ended(processes: Sequence[BaseProcess], timeout: float = 900) -> list[int | None]:
+    """Wait for processes, and return their exit statuses."""
+    for process in processes:
+        process.join(timeout)
+    return [process.exitcode for process in processes]
 
-    Args:
-        place: folder of workdirs, of the cache, and of what the process prints.
-        workdir: name of the workdir.
-        flags: more of the command line.
-        patch: Python code that runs before.
-        log: name of the file of what the process prints; that of the workdir by default.
-        base: the first part of the command line.
-    """
-    log = place / f"{log or workdir.replace('/', '.')}.txt"
+
+def read_log(place: Path, workdir: str, rank: int = 0) -> str:
+    """Return what a process of a run has printed."""
+    path = place / f"{workdir.replace('/', '.')}.{rank}.txt"
+    return path.read_text() if path.exists() else ""
+
+
+def _train(place: Path, workdir: str, rank: int, arguments: list[str], patch: str) -> None:
+    """Train a run to its end, without measuring the test split, and exit as `run.py`."""
+    log = place / f"{workdir.replace('/', '.')}.{rank}.txt"
     os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 1)
     os.dup2(1, 2)
     import run
@@ -83,7 +85,6 @@ def train(
 
     command.measure = command.draw_learning_curve = lambda *_: None
     exec(patch, {})
-    folders = f"--workdir={place / workdir}", f"--cache={place / 'cache'}"
-    sys.argv = ["run.py", *folders, *base, *flags]
+    sys.argv = ["run.py", *arguments]
     with run.exit_process():
         sys.exit(run.main(sys.argv))

@@ -64,7 +64,7 @@ def test_seeds_have_one_record(runs, tmp_path):
     assert (record["seeds"], record["commit"], record["seconds"]) == ([0, 1], "c0; c1", [90, 91])
     tables = Tables(tmp_path / "results", REPOSITORY / "configs")
     assert tables.figure("copy", "test", "exact_match") == "60.00% ± 14.14%"
-    with pytest.raises(UsageError, match="no figure 'test/exact'; did you mean test/exact_match"):
+    with pytest.raises(UsageError, match="no figure 'test/exact'; did you mean 'test/exact_match'"):
         tables.figure("copy", "test", "exact")
 
 

@@ -16,8 +16,8 @@ from experiments.benchmarks.cases import CASES, Case, Inputs, exact, inputs, rel
 from experiments.benchmarks.contender import LIBRARY, Contender, Program, RefusalError, first_line
 from experiments.benchmarks.peers import flax_nnx, jax_nn, tokamax_api, torch_sdpa
 from experiments.benchmarks.report import Deviation, Measurement, attention_page, save
-from experiments.devices import free_memory
 from experiments.errors import as_usage_errors
+from experiments.processes import free_memory
 from experiments.workdir import Workdir
 
 REST = 0.01  # seconds; threads of a library keep spinning for a while after its last work

@@ -105,7 +105,7 @@ def select(field: str, patterns: str, names: Sequence[str]) -> list[str]:
     wanted = ["*" if word == "all" else word for word in patterns.replace(",", " ").split()]
     for pattern in wanted:
         if not any(fnmatchcase(name, pattern) for name in names):
-            hint = nearest(pattern, names, quote=True)
+            hint = nearest(pattern, names)
             raise UsageError(f"{field} has no {pattern!r}, which is neither a name nor all{hint}")
     return [name for name in names if any(fnmatchcase(name, pattern) for pattern in wanted)]
 

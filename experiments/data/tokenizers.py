@@ -190,7 +190,7 @@ class WordTokenizer(Tokenizer):
             return [*map(self.ids.__getitem__, self.words(text))]
         except KeyError as error:
             (word,) = error.args
-            hint = nearest(word, self.ids, quote=True)
+            hint = nearest(word, self.ids)
             raise ValueError(f"the word {word!r} is not in the vocabulary{hint}") from None
 
     def read(self, text: str) -> list[int]:

@@ -26,14 +26,12 @@ from experiments.data.pipeline import (
     Windows,
 )
 from experiments.data.tokenizers import BOS, EOS, SPECIALS, Tokenizer
-from experiments.devices import compiled
 from experiments.errors import UsageError
 from experiments.experts import make_layer
 from experiments.learner import TrainState
 from experiments.losses import TokenLosses
-from experiments.processes import gather_to_host
 from experiments.registry import TaskParts, task
-from experiments.sharding import one_copy
+from experiments.sharding import compiled, gather_to_host, one_copy
 from experiments.tasks.prediction import Prediction, Sentence, read_sentence
 from experiments.tasks.task import Task
 

@@ -44,7 +44,7 @@ from experiments.registry import DATASETS, EVALUATORS, LOSSES, TaskParts
 from experiments.scores import answer_scores
 from experiments.sharding import context_options
 from experiments.tasks.prediction import Prediction, predictions, read_sentence
-from experiments.workdir import Workdir
+from experiments.workdir import Workdir, saved_steps
 
 SAMPLED = 3  # examples of a sample
 SHOWN = 32  # tokens of a long text that are shown
@@ -110,7 +110,7 @@ class Task(ABC, Generic[Batch]):
         A run in `workdir` that was started from another, and has a checkpoint, keeps its tokens.
         """
         splits = cls._splits(config, cache, map_function)
-        if config.train.start_from and workdir and workdir.newest_step():
+        if config.train.start_from and workdir and saved_steps(workdir.checkpoints):
             tokenizers = cls.load_tokenizers(config, workdir.path)
         else:
             tokenizers = cls.learn_tokenizers(config, splits["train"], cache)

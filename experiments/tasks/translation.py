@@ -43,7 +43,7 @@ from experiments.files import split_lines
 from experiments.learner import TrainState
 from experiments.losses import TokenLosses, tiled_token_losses
 from experiments.registry import TaskParts, task
-from experiments.tasks.by_rows import by_rows
+from experiments.sharding import by_rows
 from experiments.tasks.prediction import Prediction, Sentence, read_sentence, word_numbers
 from experiments.tasks.task import Task, perplexity
 from experiments.workdir import Workdir

@@ -18,8 +18,8 @@ from experiments.data.skip_grams import SkipGramBatch, SkipGramBatches
 from experiments.data.tokenizers import SPECIALS
 from experiments.learner import TrainState
 from experiments.losses import TokenLosses, negative_sampling_losses
-from experiments.processes import gather_to_host
 from experiments.registry import TaskParts, task
+from experiments.sharding import gather_to_host
 from experiments.tasks.prediction import Prediction, Sentence
 from experiments.tasks.task import Task
 

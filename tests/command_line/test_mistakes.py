@@ -33,7 +33,7 @@ MISTAKES = [
     ("--beam=--runner=DirectRunner", "--beam is for --mode=prepare alone"),
     ("--help --config=nope", "there is no configuration 'nope'; --help lists all"),
     ("--config.model.width", "--config.model.width needs a value, got none"),
-    ("--config=configs/toy_translatio.py", "did you mean configs/toy_translation.py?"),
+    ("--config=configs/toy_translatio.py", "did you mean 'configs/toy_translation.py'?"),
     ("--config=configs/toy_translation.py:big", "has the form 'tiny' or none, got 'big'"),
     ("--config=presets:llama --mode=describe", "did you mean 'llama3_8b'?"),
     ("--config=digits --mode=evaluate --against=x", "--against is for translations, and"),
@@ -176,7 +176,7 @@ def test_a_full_disk_ends_with_one_sentence(place, tmp_path):
     ran = run_process(limited, JAX_DISABLE_MOST_OPTIMIZATIONS="1", **no_index)
     step = tmp_path / "full" / "checkpoints" / "1"
     assert ran.returncode == 2
-    assert f"run.py: the checkpoint {step} cannot be written (File too large)" in ran.stderr
+    assert f"run.py: {step} cannot be written: File too large" in ran.stderr
 
 
 def test_standard_input_that_is_closed_is_no_text(place, capsys, monkeypatch):

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from experiments import learner
-from experiments.devices import compiled
 from experiments.learner import TrainState
+from experiments.sharding import compiled
 
 
 def drawn_parameters(shapes: Any) -> Any:

@@ -122,7 +122,7 @@ def test_readable_values_other_than_those_saved_are_refused(tmp_path, capsys):
     (tmp_path / "2" / "state").rename(tmp_path / "1" / "state")
     with pytest.raises(UsageError, match=r"2 cannot be read .*, and none before it can: choose"):
         read_newest(tmp_path, state(0))
-    with pytest.raises(UsageError, match=r"\(its array step is not what was saved\)"):
+    with pytest.raises(UsageError, match=r"\(its array optimizer/mean is not what was saved\)"):
         read_checkpoint(tmp_path, 1, state(0))
 
 
@@ -146,7 +146,7 @@ def test_newest_regular_and_best_checkpoints_are_kept(tmp_path):
 def test_full_disk_is_one_sentence(tmp_path, monkeypatch):
     usage = SimpleNamespace(free=1000)
     monkeypatch.setattr(checkpoint.shutil, "disk_usage", lambda _: usage)
-    with pytest.raises(UsageError, match=r"/3 cannot be written \(No space left on device\)$"):
+    with pytest.raises(UsageError, match=r"/3 cannot be written: No space left on device$"):
         write(tmp_path, 3)
     usage.free = 10**9
     assert saved_steps(write(tmp_path, 3)) == [3]

@@ -20,7 +20,7 @@ from experiments.data.tokenizers import (
     Tokenizers,
     WordTokenizer,
 )
-from experiments.devices import compiled
+from experiments.sharding import compiled
 from experiments.tasks.language_model import LanguageModeling
 from experiments.tasks.translation import Translation
 

@@ -18,15 +18,13 @@ from experiments.data.pipeline import Rows
 from experiments.errors import UsageError
 from experiments.sharding import (
     accumulated,
-    batch_reader,
     constrain,
-    fewest_rows,
     make_mesh,
     place_rows,
+    read_batch,
     row_report,
     rows_of_each,
     shardings,
-    spec,
 )
 
 CUBE = AbstractMesh((2, 2, 1, 2), sharding.MESH_AXES)  # data, fsdp, sequence, tensor
@@ -53,15 +51,21 @@ def test_mesh_that_the_devices_do_not_fill_is_refused(devices, sizes, message, m
         make_mesh(MeshPart(**sizes))
 
 
-def test_no_device_without_a_row_unless_the_mesh_is_given():
-    assert make_mesh(MeshPart(), rows=1).size == 1
-    assert make_mesh(MeshPart(data=2), rows=1).size == 2
+@pytest.mark.parametrize(
+    ("tokens", "microbatches", "size"), [(96, 1, 2), (95, 1, 1), (96, 2, 1), (192, 2, 2), (1, 1, 1)]
+)
+def test_no_device_without_a_row_unless_the_mesh_is_given(tokens, microbatches, size):
     config = SimpleNamespace(
         mesh=MeshPart(),
         model=SimpleNamespace(max_length=48),
-        batch=SimpleNamespace(tokens=1_344, row_length=0, microbatches=2),
+        batch=SimpleNamespace(tokens=tokens, row_length=0, microbatches=microbatches),
     )
-    assert fewest_rows(config) == 14
+    assert make_mesh(MeshPart(), config).size == size
+    assert make_mesh(MeshPart(data=2), config).size == 2
+
+
+def test_devices_without_rows_and_padded_rows_are_reported():
+    config = SimpleNamespace(mesh=MeshPart())
     one, two = (make_mesh(MeshPart(data=number)) for number in (1, 2))
     assert row_report(one, config, 28, 28) == "1 of 2 devices: batches have 28 rows"
     assert row_report(two, config, 7, 8) == "2 devices: batches of 7 rows are padded to 8"
@@ -79,7 +83,8 @@ def test_no_device_without_a_row_unless_the_mesh_is_given():
     ],
 )
 def test_names_of_axes_decide_the_sharding_of_parameters(names, shape, expected):
-    assert spec(names, shape, CUBE, "kernel") == expected
+    kernel = nnx.Param(jax.ShapeDtypeStruct(shape, jnp.float32), axes=names)
+    assert shardings({"kernel": kernel}, CUBE)["kernel"].get_value().spec == expected
 
 
 def test_size_that_the_mesh_does_not_divide_is_refused_with_the_name_of_the_parameter():
@@ -104,9 +109,9 @@ def test_batch_takes_the_devices_that_shard_parameters():
     assert seen[0].is_equivalent_to(NamedSharding(mesh, P("fsdp")), 3)
 
 
-def drawn(parameter, rows, key):
+def drawn(rows, key):
     """Sums of the rows, and what a part drew by chance."""
-    return {"rows": parameter * jnp.sum(rows), "chance": jax.random.uniform(key)}
+    return {"rows": jnp.sum(rows), "chance": jax.random.uniform(key)}
 
 
 @pytest.mark.parametrize("parts", [2, 3])
@@ -116,8 +121,8 @@ def test_parts_of_a_batch_add_up_the_same_on_every_mesh(parts):
     for data in (1, 2):
         mesh = make_mesh(MeshPart(data=data))
         program = jax.jit(lambda *given, mesh=mesh: accumulated(drawn, *given, parts, mesh))
-        sums = program(jnp.float32(3), rows, key)
-        assert sums["rows"] == 3 * 21
+        sums = program(rows, key)
+        assert sums["rows"] == 21
         np.testing.assert_allclose(sums["chance"], chance, rtol=1e-6)
 
 
@@ -125,11 +130,11 @@ def test_row_r_is_in_part_r_modulo_the_parts():
     """So that padding changes the part of no row."""
     mesh, seen = make_mesh(MeshPart(data=1)), []
 
-    def part(parameter, rows, key):
+    def part(rows, key):
         jax.debug.callback(lambda rows: seen.append(rows.tolist()), rows)
         return jnp.sum(rows)
 
-    accumulated(part, None, jnp.arange(5), jax.random.key(0), 2, mesh)
+    accumulated(part, jnp.arange(5), jax.random.key(0), 2, mesh)
     assert seen == [[0, 2, 4], [1, 3, 0]]
 
 
@@ -156,7 +161,7 @@ def test_eight_devices_agree_in_every_arrangement(what, tmp_path):
 )
 def test_cores_are_devices_unless_the_environment_says_how_many(environment, number):
     code = (
-        "import jax; from experiments.devices import cores_as_devices; "
+        "import jax; from experiments.processes import cores_as_devices; "
         "cores_as_devices(3); print(jax.device_count())"
     )
     clean = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
@@ -175,16 +180,11 @@ def test_each_process_reads_the_rows_of_its_devices(number, monkeypatch):
         rows = Rows(number, lambda part: read.append(part) or {"inputs": batch[part]})
         return place_rows(rows, mesh, multiple=3)["inputs"]
 
-    def own(shape, sharding, callback):
-        (index,) = sharding.addressable_devices_indices_map(shape).values()
-        assert shape == (padded, 3)
-        return callback(index)
-
     padded, expected = -(-number // 6) * 6, np.asarray(placed())
     np.testing.assert_array_equal(expected[:number], batch)
     assert expected.shape == (padded, 3) and not expected[number:].any()
     assert read == [slice(0, number)]  # once for both devices
-    monkeypatch.setattr(jax, "make_array_from_callback", own)
+    monkeypatch.setattr(jax, "make_array_from_process_local_data", lambda _, local, shape: local)
     for process, device in enumerate(mesh.devices.flat):
         monkeypatch.setattr(
             NamedSharding,
@@ -199,9 +199,9 @@ def test_each_process_reads_the_rows_of_its_devices(number, monkeypatch):
 
 def test_batches_without_rows_are_read_whole():
     batches, mesh = [np.array([number, 10 + number]) for number in range(2)], make_mesh(MeshPart())
-    batch, num_rows = batch_reader(batches, mesh)(1)
+    batch, num_rows = read_batch(batches, mesh, 1, 1)
     assert (batch.tolist(), num_rows) == ([1, 11], 2)
     rows = [each.read(slice(0, 2)).tolist() for each in rows_of_each(iter(batches))]
     assert rows == [[0, 10], [1, 11]]
     with pytest.raises(AssertionError, match="shape"):
-        batch_reader([{"inputs": np.zeros((3, 5)), "labels": np.zeros(2)}], mesh)(0)
+        read_batch([{"inputs": np.zeros((3, 5)), "labels": np.zeros(2)}], mesh, 1, 0)

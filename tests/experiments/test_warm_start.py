@@ -9,9 +9,9 @@ from configs import char_lm
 from experiments import learner
 from experiments.config import Config, load_config
 from experiments.config.parts import without_own_fields
-from experiments.devices import compiled
 from experiments.errors import UsageError
 from experiments.registry import TASKS
+from experiments.sharding import compiled
 from experiments.trained import parameters_to_start_from
 from experiments.workdir import Workdir
 

@@ -4,16 +4,20 @@ import os
 import re
 import signal
 import time
+from functools import partial
 
 import numpy as np
 import pytest
 
+from experiments.checkpoint import saved_steps
 from experiments.metrics import read_metrics
-from tests.child import SLOW_STEPS, forked, train, train_together
+from tests import child
+from tests.child import SLOW_STEPS, ended, read_log
 
 pytestmark = pytest.mark.slow
 
-MESH = "--config.mesh.data=0"
+start = partial(child.start, base=(*child.FLAGS, "--config.mesh.data=0"))
+
 # Four examples of each step, and the rows that are read, which every process prints.
 NAMES_EXAMPLES = """
 import sys
@@ -41,77 +45,54 @@ def place(tmp_path_factory):
     return tmp_path_factory.mktemp("processes")
 
 
-def read_log(place, workdir, rank):
-    path = place / f"{workdir}.{rank}.txt"
-    return path.read_text() if path.exists() else ""
-
-
-def wait_for(text, place, workdir, processes):
-    while text not in read_log(place, workdir, 0) and processes[0].is_alive():
-        time.sleep(0.001)
-
-
-def ended(processes, timeout=900):
-    for process in processes:
-        process.join(timeout)
-    return [process.exitcode for process in processes]
-
-
-def steps(place, workdir):
-    return sorted(int(path.name) for path in (place / workdir / "checkpoints").iterdir())
-
-
-def alone(place, workdir, *arguments):
-    process = forked().Process(target=train, args=(place, workdir, *arguments))
-    process.start()
-    return [process]
-
-
 @pytest.fixture(scope="module")
-def unbroken(place):
-    """The metrics of a run of one process with all devices."""
-    assert ended(alone(place, "unbroken", (MESH,))) == [0]
-    return read_metrics(place / "unbroken")
+def finish(place):
+    """Return a function that trains a run to its end and compares it with one of one process."""
+    assert ended(start(place, "unbroken")) == [0]
+    expected = read_metrics(place / "unbroken")
+
+    def finish(workdir, number):
+        assert ended(start(place, workdir, number=number)) == [0] * number, read_log(place, workdir)
+        found = read_metrics(place / workdir)
+        assert [row["step"] for row in found] == [row["step"] for row in expected]
+        for ours, theirs in zip(found, expected, strict=True):
+            np.testing.assert_allclose(ours["loss"], theirs["loss"], rtol=1e-5)
+
+    return finish
 
 
-def assert_equal(found, expected):
-    assert [row["step"] for row in found] == [row["step"] for row in expected]
-    for ours, theirs in zip(found, expected, strict=True):
-        np.testing.assert_allclose(ours["loss"], theirs["loss"], rtol=1e-5)
+def interrupt(place, workdir, number, rank, which, text, patch):
+    """Send a signal to one process once the first prints a text; return statuses and seconds."""
+    processes = start(place, workdir, number=number, patch=patch)
+    while text not in read_log(place, workdir) and processes[0].is_alive():
+        time.sleep(0.001)
+    os.kill(processes[rank].pid, which)
+    sent = time.monotonic()
+    return ended(processes), time.monotonic() - sent
 
 
 @pytest.mark.parametrize("when", WHEN)
 @pytest.mark.parametrize(("number", "rank"), [(2, 0), (2, 1), (4, 0), (4, 3)])
-def test_signal_to_one_stops_all_at_the_same_step(place, unbroken, number, rank, when):
-    text, patch = WHEN[when]
+def test_signal_to_one_stops_all_at_the_same_step(place, finish, number, rank, when):
     workdir = f"{when}.{number}.{rank}"
-    processes = train_together(place, workdir, number, (MESH,), patch)
-    wait_for(text, place, workdir, processes)
-    os.kill(processes[rank].pid, signal.SIGTERM)
-    assert ended(processes) == [0] * number, read_log(place, workdir, 0)
-    step = steps(place, workdir)[-1]
+    statuses, _ = interrupt(place, workdir, number, rank, signal.SIGTERM, *WHEN[when])
+    assert statuses == [0] * number, read_log(place, workdir)
+    step = saved_steps(place / workdir / "checkpoints")[-1]
     assert step < 30
     for each in range(number):
         assert f"stopped at step {step} of 30: the same" in read_log(place, workdir, each)
-    processes = train_together(place, workdir, number, (MESH,))
-    assert ended(processes) == [0] * number, read_log(place, workdir, 0)
-    assert_equal(read_metrics(place / workdir), unbroken)
+    finish(workdir, number)
 
 
 @pytest.mark.parametrize(("number", "rank"), [(2, 0), (2, 1), (4, 0), (4, 2)])
-def test_killed_process_ends_all_and_is_named(place, unbroken, number, rank):
+def test_killed_process_ends_all_and_is_named(place, finish, number, rank):
     workdir = f"killed.{number}.{rank}"
-    processes = train_together(place, workdir, number, (MESH,), SLOW_STEPS)
-    wait_for("tokens/s", place, workdir, processes)
-    os.kill(processes[rank].pid, signal.SIGKILL)
-    killed = time.monotonic()
-    assert all(ended(processes))
-    assert time.monotonic() - killed < 15
+    statuses, seconds = interrupt(place, workdir, number, rank, signal.SIGKILL, *WHEN["training"])
+    assert all(statuses) and seconds < 15
     for each in {*range(number)} - {rank}:
         name = r"leader \(usually slice 0 task 0\)" if rank == 0 else rf"heartbeats\):\n{rank}\n"
         assert re.search(name, read_log(place, workdir, each))
-    assert ended(train_together(place, workdir, number, (MESH,))) == [0] * number
-    assert_equal(read_metrics(place / workdir), unbroken)
+    finish(workdir, number)
 
 
 def test_examples_are_the_same_for_any_number_of_processes(place):
@@ -121,19 +102,19 @@ def test_examples_are_the_same_for_any_number_of_processes(place):
     """
     warmup = "--config.train.warmup_steps=4"
     for number, steps in ((1, 8), (2, 16), (4, 24), (1, 30)):
-        flags = MESH, warmup, f"--config.train.steps={steps}"
-        processes = train_together(place, "elastic", number, flags, NAMES_EXAMPLES)
-        assert ended(processes) == [0] * number, read_log(place, "elastic", 0)
-    assert ended(alone(place, "whole", (MESH, warmup), NAMES_EXAMPLES)) == [0]
+        flags = warmup, f"--config.train.steps={steps}"
+        processes = start(place, "elastic", *flags, number=number, patch=NAMES_EXAMPLES)
+        assert ended(processes) == [0] * number, read_log(place, "elastic")
+    assert ended(start(place, "whole", warmup, patch=NAMES_EXAMPLES)) == [0]
     pattern = re.compile(r"examples (\d+) (\[.*\])")
-    expected = dict(pattern.findall((place / "whole.txt").read_text()))
+    expected = dict(pattern.findall(read_log(place, "whole")))
     for rank in range(4):
         shares = re.findall(r"reads (\d+) of (\d+)", read_log(place, "elastic", rank))
         wanted = [{1, 2, 4}, {2, 4}, {4}, {4}][rank]
         assert {int(rows) / int(read) for read, rows in shares} == wanted
         found = pattern.findall(read_log(place, "elastic", rank))
         assert found and all(expected[step] == examples for step, examples in found)
-    assert {step for step, _ in pattern.findall(read_log(place, "elastic", 0))} == {*expected}
+    assert {step for step, _ in pattern.findall(read_log(place, "elastic"))} == {*expected}
 
 
 def test_processes_that_read_other_data_are_refused(place):
@@ -142,7 +123,7 @@ def test_processes_that_read_other_data_are_refused(place):
         "from experiments.data.source import ImageStore\n"
         "ImageStore.fingerprint = property(lambda _: str(jax.process_index()))"
     )
-    assert ended(train_together(place, "other_data", 2, (MESH,), other)) == [2, 2]
+    assert ended(start(place, "other_data", number=2, patch=other)) == [2, 2]
     for rank in range(2):
         message = "process 1 reads other digits data than process 0: give all the same files"
         assert message in read_log(place, "other_data", rank)

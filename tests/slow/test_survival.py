@@ -13,7 +13,7 @@ from itertools import count
 import pytest
 
 from experiments.checkpoint import saved_steps
-from tests.child import forked, train
+from tests.child import ended, read_log, start
 
 pytestmark = pytest.mark.slow
 
@@ -29,32 +29,12 @@ def place(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def start(place):
-    """Return a function that starts a process."""
-    context = forked()
-
-    def start(workdir, *flags, patch=""):
-        process = context.Process(target=train, args=(place, workdir, flags, patch))
-        process.start()
-        return process
-
-    return start
-
-
-@pytest.fixture(scope="module")
-def unbroken(place, start):
+def unbroken(place):
     """The content of an unbroken run, and the seconds that it takes with compiled programs."""
     for name in ("first", "unbroken"):
         began = time.monotonic()
-        assert ended(start(name)) == 0, (place / f"{name}.txt").read_text()
+        assert ended(start(place, name)) == [0], read_log(place, name)
     return content(place / "unbroken"), time.monotonic() - began
-
-
-def ended(process, timeout=900):
-    """Wait for a process and return its exit status."""
-    process.join(timeout)
-    assert process.exitcode is not None
-    return process.exitcode
 
 
 def content(workdir):
@@ -76,7 +56,7 @@ def kill(process, seconds, folder=None):
     return process.exitcode == -signal.SIGKILL
 
 
-def test_killed_runs_equal_the_unbroken_run(place, start, unbroken):
+def test_killed_runs_equal_the_unbroken_run(place, unbroken):
     """Each process is killed at a random instant, and the next one continues its run."""
     expected, seconds = unbroken
     chance, kills, saves, runs = random.Random(0), 0, 0, 0
@@ -85,10 +65,10 @@ def test_killed_runs_equal_the_unbroken_run(place, start, unbroken):
         folder = place / name / "checkpoints"
         while True:
             in_a_save = saves < IN_A_SAVE and chance.random() < 0.3
-            process = start(name)
+            (process,) = start(place, name)
             until = chance.uniform(0, seconds) * (0.5 if in_a_save else 1.1)
             if not kill(process, until, folder if in_a_save else None):
-                assert process.exitcode == 0, (place / f"{name}.txt").read_text()
+                assert process.exitcode == 0, read_log(place, name)
                 break
             kills, saves = kills + 1, saves + in_a_save
         assert content(place / name) == expected
@@ -98,32 +78,30 @@ def test_killed_runs_equal_the_unbroken_run(place, start, unbroken):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_stopped_runs_equal_the_unbroken_run(place, start, unbroken, number):
+def test_stopped_runs_equal_the_unbroken_run(place, unbroken, number):
     """Each process is stopped at a random instant of its training, and the next one continues."""
     expected, seconds = unbroken
     chance, stops, numbers = random.Random(number), 0, count()
     while stops < 10:
         name = f"stopped{number}.{next(numbers)}"
         for _ in range(99):
-            log = place / f"{name}.txt"
-            log.touch()
-            size, process = log.stat().st_size, start(name)
-            while process.is_alive() and b"/30 [" not in log.read_bytes()[size:]:
+            size, (process,) = len(read_log(place, name)), start(place, name)
+            while process.is_alive() and "/30 [" not in read_log(place, name)[size:]:
                 time.sleep(0.001)
             process.join(chance.uniform(0, seconds / 4))
             if process.is_alive():
                 os.kill(process.pid, number)
             asked = time.monotonic()
-            status = ended(process)
-            if b": the same command continues" not in log.read_bytes()[size:]:
+            statuses = ended([process])
+            if ": the same command continues" not in read_log(place, name)[size:]:
                 break  # the training had ended
-            assert status == 0, log.read_text()
+            assert statuses == [0], read_log(place, name)
             assert time.monotonic() - asked < 5
             stops += 1
         assert content(place / name) == expected
 
 
-def test_flipped_bit_in_any_file_is_reported_or_harmless(place, start, unbroken):
+def test_flipped_bit_in_any_file_is_reported_or_harmless(place, unbroken):
     """A continued run equals the unbroken one, whichever file of its newest checkpoint changes."""
     run, chance = place / "flipped", random.Random(0)
     newest = place / "unbroken" / "checkpoints" / "30"
@@ -133,12 +111,12 @@ def test_flipped_bit_in_any_file_is_reported_or_harmless(place, start, unbroken)
         damaged = bytearray(path.read_bytes() or b" ")
         damaged[chance.randrange(len(damaged))] ^= 1 << chance.randrange(8)
         (run / path.relative_to(place / "unbroken")).write_bytes(damaged)
-        assert ended(start("flipped")) == 0, (place / "flipped.txt").read_text()
+        assert ended(start(place, "flipped")) == [0], read_log(place, "flipped")
         assert content(run) == unbroken[0]
-    assert "/30 cannot be read (" in (place / "flipped.txt").read_text()
+    assert "/30 cannot be read (" in read_log(place, "flipped")
 
 
-def test_full_disk_is_one_sentence_and_the_run_continues(place, start, unbroken):
+def test_full_disk_is_one_sentence_and_the_run_continues(place, unbroken):
     """The run has a file system of 3 MB; a file leaves less than its files need."""
     disk, filler = place / "disk", place / "disk" / "filler"
     disk.mkdir()
@@ -151,14 +129,14 @@ def test_full_disk_is_one_sentence_and_the_run_continues(place, start, unbroken)
                 file.truncate(0)
                 free = shutil.disk_usage(disk).free
                 file.write(bytes(max(0, free - left)))
-            log = place / "disk.run.txt"
-            log.unlink(missing_ok=True)
-            assert ended(start("disk/run")) == 2, log.read_text()
-            sentences = [line for line in LINES.split(log.read_text()) if "run.py: " in line]
+            size, statuses = len(read_log(place, "disk/run")), ended(start(place, "disk/run"))
+            log = read_log(place, "disk/run")[size:]
+            assert statuses == [2], log
+            sentences = [line for line in LINES.split(log) if "run.py: " in line]
             assert len(sentences) == 1 and "No space left on device" in sentences[0]
-            assert "Traceback" not in log.read_text() and "Error" not in log.read_text()
+            assert "Traceback" not in log and "Error" not in log
         filler.unlink()
-        assert ended(start("disk/run")) == 0
+        assert ended(start(place, "disk/run")) == [0]
         assert content(disk / "run") == unbroken[0]
     finally:
         subprocess.run(["umount", str(disk)], check=True)

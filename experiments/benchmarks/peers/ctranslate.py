@@ -12,8 +12,8 @@ from flax import nnx
 from attention.modules import EncoderDecoder, TransformerConfig, unstack_layers
 from attention.primitives.positions import sinusoidal
 from experiments.data.tokenizers import BOS, EOS
-from experiments.devices import num_cores
 from experiments.errors import UsageError
+from experiments.processes import num_cores
 
 if TYPE_CHECKING:  # optional package
     from ctranslate2.specs import TransformerSpec

@@ -18,7 +18,7 @@ from experiments.benchmarks.contender import (
     Program,
     RefusalError,
 )
-from experiments.devices import num_cores
+from experiments.processes import num_cores
 
 if TYPE_CHECKING:  # optional package
     from torch import Tensor

@@ -14,8 +14,7 @@ from experiments.analysis.collect import Collector
 from experiments.config import Config
 from experiments.config.parts import MeshPart
 from experiments.data.tokenizers import SPECIALS, WORDS, Tokenizers, WordTokenizer
-from experiments.sharding import make_mesh
-from experiments.tasks.by_rows import FEWEST_ROWS, by_rows
+from experiments.sharding import FEWEST_ROWS, by_rows, make_mesh
 from experiments.tasks.translation import Translation, copy_words
 
 VOCABULARIES = [(*SPECIALS, *letters) for letters in ("abcdefgh", "vwxyz")]
