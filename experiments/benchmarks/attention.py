@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 from attention.modules.numbers import check_number
 from experiments.benchmarks import ours
 from experiments.benchmarks.cases import CASES, Case, Inputs, exact, inputs, relative_errors, select
-from experiments.benchmarks.contender import LIBRARY, Contender, Program, RefusalError, first_line
+from experiments.benchmarks.contender import LIBRARY, Contender, Program, RefusalError
 from experiments.benchmarks.peers import flax_nnx, jax_nn, tokamax_api, torch_sdpa
 from experiments.benchmarks.report import Deviation, Measurement, attention_page, save
 from experiments.devices import free_memory
@@ -165,4 +165,4 @@ def _reason(error: Exception, contender: Contender, case: Case) -> str:
         raise error
     print(f"{contender.name}, {case.name}:", file=sys.stderr)
     traceback.print_exception(error)
-    return first_line(error)
+    return f"{type(error).__name__}: {error}".partition("\n")[0].removesuffix(": ")

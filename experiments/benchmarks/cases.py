@@ -30,21 +30,13 @@ PAIRS, POSITIONS = 2**24, 2**13
 
 @dataclass(frozen=True)
 class Case:
-    """Self-attention of B examples of T positions, with N = K = 8 heads of width H = 64.
+    """Self-attention of B examples of T positions, with N = K = 8 heads of width H = 64."""
 
-    Attributes:
-        pattern: the mask, one of `PATTERNS`.
-        length: T = S.
-        dtype: of inputs and outputs.
-        gradient: whether gradients of query, key and value are computed too.
-        batch: B.
-    """
-
-    pattern: str
-    length: int
-    dtype: str
-    gradient: bool
-    batch: int
+    pattern: str  # the mask, one of `PATTERNS`
+    length: int  # T = S
+    dtype: str  # of inputs and outputs
+    gradient: bool  # whether gradients of query, key and value are computed too
+    batch: int  # B
 
     @property
     def name(self) -> str:
@@ -56,23 +48,23 @@ class Case:
         """`[B, T, N, H]` of query, key, value and output."""
         return self.batch, self.length, NUM_HEADS, HEAD_WIDTH
 
-    def segments(self) -> np.ndarray | None:
-        """Return the segment of each position `[T]`; None unless the pattern is packed."""
+    def segments(self) -> list[np.ndarray]:
+        """Return the segment of each position `[T]` in a list, [] unless the pattern is packed."""
         if self.pattern != "packed":
-            return None
-        return np.repeat(np.arange(SEGMENTS, dtype=np.int32), self.length // SEGMENTS)
+            return []
+        return [np.repeat(np.arange(SEGMENTS, dtype=np.int32), self.length // SEGMENTS)]
 
-    def mask(self, segments: ArrayLike | None = None) -> Mask | None:
+    def mask(self, *segments: ArrayLike) -> Mask | None:
         """Return the pattern as a mask; a packed one needs its segments."""
         if self.pattern == "causal":
             return masks.causal()
         if self.pattern == "window":
             return masks.window(before=WINDOW - 1)
-        return masks.segments(segments) if self.pattern == "packed" else None
+        return masks.segments(*segments) if segments else None
 
     def allowed(self) -> np.ndarray:
         """Return the pattern as a bool array `[T, S]`, for functions without other masks."""
-        mask = masks.full() if self.pattern == "full" else self.mask(self.segments())
+        mask = masks.full() if self.pattern == "full" else self.mask(*self.segments())
         return np.asarray(masks.to_array(mask, self.length, self.length))
 
 
@@ -82,12 +74,10 @@ def named(pattern: str, length: int, dtype: str = "float32", gradient: bool = Fa
     return Case(pattern, length, dtype, gradient, batch)
 
 
+GRID = product(PATTERNS, DTYPES, (False, True), LENGTHS)
 CASES = {
     case.name: case
-    for case in (
-        named(pattern, length, dtype, gradient)
-        for pattern, dtype, gradient, length in product(PATTERNS, DTYPES, (False, True), LENGTHS)
-    )
+    for case in (named(pattern, length, *others) for pattern, *others, length in GRID)
 }
 
 
@@ -131,7 +121,7 @@ def exact(case: Case, inputs: Inputs) -> tuple[np.ndarray, ...]:
     """Return output and gradients of query, key and value in float64, each `[B, T, N, H]`."""
 
     def function(query: Array, key: Array, value: Array) -> Array:
-        mask = case.mask(case.segments())
+        mask = case.mask(*case.segments())
         return attend(query, key, value, mask=mask, implementation="reference")
 
     with jax.enable_x64(True):

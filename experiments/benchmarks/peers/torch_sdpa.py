@@ -13,11 +13,7 @@ import jax
 import numpy as np
 
 from experiments.benchmarks.cases import WINDOW, Case, Inputs
-from experiments.benchmarks.contender import (
-    Contender,
-    Program,
-    RefusalError,
-)
+from experiments.benchmarks.contender import Contender, Program, RefusalError
 from experiments.devices import num_cores
 
 if TYPE_CHECKING:  # optional package
@@ -66,14 +62,11 @@ def _flex_attention(case: Case, device: str) -> Callable[..., "Tensor"]:
         raise RefusalError("it is compared where scaled_dot_product_attention has no flag")
     torch = load_torch()
     torch.compiler.reset()  # or it compiles no more after a few cases
-    segments = case.segments()
-    rows = None if segments is None else torch.from_numpy(segments).to(device)
+    rows = [torch.from_numpy(segments).to(device) for segments in case.segments()]
 
-    def allowed(
-        batch: "Tensor", head: "Tensor", query: "Tensor", key: "Tensor"
-    ) -> "Tensor":  # of positions
-        if rows is not None:
-            return rows[query] == rows[key]
+    def allowed(_: "Tensor", head: "Tensor", query: "Tensor", key: "Tensor") -> "Tensor":
+        if rows:
+            return rows[0][query] == rows[0][key]
         return (key <= query) & (query - key < WINDOW)
 
     mask = create_block_mask(allowed, None, None, case.length, case.length, device=device)
