@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import product
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -68,29 +67,20 @@ class Case:
         return np.asarray(masks.to_array(mask, self.length, self.length))
 
 
-def named(pattern: str, length: int, dtype: str = "float32", gradient: bool = False) -> Case:
-    """Return the case with the largest batch within `PAIRS` and `POSITIONS`."""
+CASES: dict[str, Case] = {}
+for pattern, dtype, gradient, length in product(PATTERNS, DTYPES, (False, True), LENGTHS):
     batch = max(1, min(PAIRS // length**2, POSITIONS // length))
-    return Case(pattern, length, dtype, gradient, batch)
-
-
-GRID = product(PATTERNS, DTYPES, (False, True), LENGTHS)
-CASES = {
-    case.name: case
-    for case in (named(pattern, length, *others) for pattern, *others, length in GRID)
-}
+    case = Case(pattern, length, dtype, gradient, batch)
+    CASES[case.name] = case
 
 
 def select(field: str, patterns: str, names: Sequence[str]) -> list[str]:
     """Return the names that match, in their own order.
 
-    Args:
-        field: of the config, for errors.
-        patterns: names or patterns with `*`, separated by blanks or commas; "all" for all.
-        names: all names.
+    Patterns are names that may contain `*`, separated by blanks or commas, or "all".
 
     Raises:
-        UsageError: a pattern matches no name.
+        UsageError: a pattern of this field of the config matches no name.
     """
     wanted = ["*" if word == "all" else word for word in patterns.replace(",", " ").split()]
     for pattern in wanted:
@@ -100,24 +90,16 @@ def select(field: str, patterns: str, names: Sequence[str]) -> list[str]:
     return [name for name in names if any(fnmatchcase(name, pattern) for pattern in wanted)]
 
 
-class Inputs(NamedTuple):
-    """Standard normal numbers `[B, T, N, H]` in float32, with a cotangent of the output."""
+def inputs(case: Case) -> np.ndarray:
+    """Return standard normal numbers `[4, B, T, N, H]` in float32, exact in the dtype of the case.
 
-    query: np.ndarray
-    key: np.ndarray
-    value: np.ndarray
-    cotangent: np.ndarray
-
-
-def inputs(case: Case) -> Inputs:
-    """Return the same numbers for every contender, exact in the dtype of the case."""
-    random = np.random.default_rng(0)
-    arrays = random.standard_normal((4, *case.shape), np.float32)
-    dtype = jnp.dtype(case.dtype)
-    return Inputs(*(array.astype(dtype).astype(np.float32) for array in arrays))
+    They are query, key, value and a cotangent of the output, the same for every contender.
+    """
+    arrays = np.random.default_rng(0).standard_normal((4, *case.shape), np.float32)
+    return arrays.astype(jnp.dtype(case.dtype)).astype(np.float32)
 
 
-def exact(case: Case, inputs: Inputs) -> tuple[np.ndarray, ...]:
+def exact(case: Case, inputs: np.ndarray) -> tuple[np.ndarray, ...]:
     """Return output and gradients of query, key and value in float64, each `[B, T, N, H]`."""
 
     def function(query: Array, key: Array, value: Array) -> Array:

@@ -9,7 +9,7 @@ import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
-from experiments.benchmarks.cases import Case, Inputs
+from experiments.benchmarks.cases import Case
 
 LIBRARY = "this library"
 
@@ -54,7 +54,7 @@ class Contender(NamedTuple):
 
     name: str
     version: str
-    prepare: Callable[[Case, Inputs], Program]
+    prepare: Callable[[Case, np.ndarray], Program]
     function: Callable[..., Any] | None = None
     supports: Collection[str] = ()
 
@@ -76,7 +76,7 @@ def jax_peer(
         supports: capabilities beside `COMMON`.
     """
 
-    def prepare(case: Case, inputs: Inputs) -> Program:
+    def prepare(case: Case, inputs: np.ndarray) -> Program:
         options = flags.get(case.pattern, {})
         is_dense = case.pattern != "full" and not options
 
@@ -89,7 +89,7 @@ def jax_peer(
 
 
 def compiled(
-    case: Case, inputs: Inputs, function: Callable[..., Array], *masks: ArrayLike
+    case: Case, inputs: np.ndarray, function: Callable[..., Array], *masks: ArrayLike
 ) -> Program:
     """Compile a function of query, key, value and masks, with its gradients if the case has them.
 

@@ -6,12 +6,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from attention import attend, explain_attend
 from attention.primitives.attend import IMPLEMENTATIONS
 from attention.testing import EVERYTHING
-from experiments.benchmarks.cases import Case, Inputs
+from experiments.benchmarks.cases import Case
 from experiments.benchmarks.contender import (
     LIBRARY,
     Contender,
@@ -52,7 +53,7 @@ def chosen(case: Case, name: str | None = None) -> str:
     return f"attend:{choices[0].implementation.name}"
 
 
-def _prepare(name: str, case: Case, inputs: Inputs) -> Program:
+def _prepare(name: str, case: Case, inputs: np.ndarray) -> Program:
     try:
         chosen(case, name)
     except ValueError as refused:

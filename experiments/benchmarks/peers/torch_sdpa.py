@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import jax
 import numpy as np
 
-from experiments.benchmarks.cases import WINDOW, Case, Inputs
+from experiments.benchmarks.cases import WINDOW, Case
 from experiments.benchmarks.contender import Contender, Program, RefusalError
 from experiments.devices import num_cores
 
@@ -38,13 +38,10 @@ def contenders() -> Iterator[Contender]:
     Raises:
         ModuleNotFoundError: torch is not installed.
     """
-    yield Contender("torch", _version(), partial(_prepare, _scaled_dot_product))
-    yield Contender("torch:flex_attention", _version(), partial(_prepare, _flex_attention))
-
-
-def _version() -> str:
     load_torch()
-    return f"torch {version('torch')}"
+    installed = f"torch {version('torch')}"
+    yield Contender("torch", installed, partial(_prepare, _scaled_dot_product))
+    yield Contender("torch:flex_attention", installed, partial(_prepare, _flex_attention))
 
 
 def _scaled_dot_product(case: Case, device: str) -> Callable[..., "Tensor"]:
@@ -74,7 +71,7 @@ def _flex_attention(case: Case, device: str) -> Callable[..., "Tensor"]:
 
 
 def _prepare(
-    make: Callable[[Case, str], Callable[..., "Tensor"]], case: Case, inputs: Inputs
+    make: Callable[[Case, str], Callable[..., "Tensor"]], case: Case, inputs: np.ndarray
 ) -> Program:
     torch = load_torch()
     on_gpu = jax.default_backend() == "gpu"

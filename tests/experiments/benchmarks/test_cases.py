@@ -28,7 +28,7 @@ def test_attention_accepts_every_case(pattern):
         is_typical = case.dtype == "float32" or case.length == LENGTHS[0]
         if case.pattern == pattern and is_typical and not case.gradient:
             query = jax.ShapeDtypeStruct(case.shape, jnp.dtype(case.dtype))
-            mask = case.mask(case.segments())
+            mask = case.mask(*case.segments())
             output = jax.eval_shape(lambda query, mask=mask: attend(*[query] * 3, mask=mask), query)
             assert (output.shape, output.dtype) == (query.shape, query.dtype)
 
