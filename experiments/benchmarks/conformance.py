@@ -11,8 +11,9 @@ import jax
 import jax.numpy as jnp
 
 from attention.testing import ROWS, Report, check_attention
-from experiments.benchmarks.attention import contenders
+from experiments.benchmarks import ours
 from experiments.benchmarks.contender import LIBRARY, Contender
+from experiments.benchmarks.peers import flax_nnx, jax_nn, tokamax_api
 from experiments.records import markdown_table
 
 PAGE = Path("docs/CONFORMANCE.md")
@@ -40,11 +41,11 @@ are requirements of this contract only.
 
 def main(argv: Sequence[str]) -> int:
     """Write the page and return the exit status: 1 if an implementation of this library fails."""
-    known, absent = contenders()
-    checked, example = [], [jnp.ones((1, 16, 2, 64))] * 3
-    for one in known.values():
-        if one.function is None:
-            continue
+    contenders = [*ours.contenders()]
+    for peer in (jax_nn, flax_nnx, tokamax_api):
+        contenders += peer.contenders()
+    checked, absent, example = [], [], [jnp.ones((1, 16, 2, 64))] * 3
+    for one in contenders:
         print(f"{one.name} …", file=sys.stderr, flush=True)
         try:
             one.function(*example)
