@@ -42,12 +42,8 @@ def read_links(
     """Read one line of links for each sentence, such as "0-0 1-2 2p3" (format of Pharaoh).
 
     A link with "-" is sure, with "p" or "?" it is possible. The first number is that of a source
-    word.
-
-    Args:
-        path: a text file.
-        first: number of the first word, 0 or 1.
-        lengths: number of source and target words of each sentence, if they are known.
+    word. Words are counted from `first`; `lengths` are the numbers of source and target words of
+    each sentence, if they are known.
 
     Raises:
         UsageError: a file that cannot be read, a link of another form, a number out of range, or
@@ -69,10 +65,8 @@ def read_links(
                 raise UsageError(f"{path}, line {number}: a link is 0-1, 0p1 or 0?1, got {text!r}")
             link = int(match[1]) - first, int(match[3]) - first
             if not all(0 <= word < limit for word, limit in zip(link, limits, strict=True)):
-                raise UsageError(
-                    f"{path}, line {number}: the link {text} is not between words of the sentence, "
-                    f"counted from {first}"
-                )
+                between = f"between words of the sentence, counted from {first}"
+                raise UsageError(f"{path}, line {number}: the link {text} is not {between}")
             possible.add(link)
             if match[2] == "-":
                 sure.add(link)
@@ -192,18 +186,15 @@ def alignment_table(
     The best ones are those with the lowest error in `validation`, which `errors` returns. `lengths`
     are the numbers of source and target words of the sentences of `test`.
     """
-    heads, means = ([m for m in validation if ("all heads" in m) == mean] for mean in (False, True))
+    methods = {
+        "best head": next(method for method in validation if "all heads" not in method),
+        "best heads together": next(method for method in validation if "all heads" in method),
+        "diagonal": "",
+    }
     rows = []
-    for name, methods in (("best head", heads), ("best heads together", means), ("diagonal", [""])):
-        links = test[methods[0]] if methods[0] else [*map(diagonal_links, lengths)]
-        scores = {name: 100 * value for name, value in score(links, gold)._asdict().items()}
-        rows.append(
-            {
-                "alignment": name,
-                "method": methods[0],
-                "validation AER": validation.get(methods[0], ""),
-                "AER": scores.pop("aer"),
-                **scores,
-            }
-        )
+    for name, method in methods.items():
+        links = test[method] if method else [*map(diagonal_links, lengths)]
+        row = {"alignment": name, "method": method, "validation AER": validation.get(method, "")}
+        aer, precision, recall = (100 * value for value in score(links, gold))
+        rows.append(row | {"AER": aer, "precision": precision, "recall": recall})
     return rows

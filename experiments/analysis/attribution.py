@@ -14,9 +14,10 @@ from flax import nnx
 from jax import Array
 from scipy.stats import rankdata
 
-from attention.modules import Context, EncoderDecoder, Output
+from attention.modules import Context, EncoderDecoder
 from attention.modules.context import apply_layer
-from experiments.analysis.collect import DECODER, ENCODER, Example, weights_of
+from attention.primitives import masks
+from experiments.analysis.collect import CROSS, DECODER, ENCODER, Attended, Example
 from experiments.data.tokenizers import EOS
 
 if TYPE_CHECKING:
@@ -67,15 +68,15 @@ def integrated_gradients(score: Score, vectors: Array, baseline: Array) -> Array
     return jax.lax.map(segment, jnp.arange(SEGMENTS)).sum(axis=0) / SEGMENTS
 
 
-def rollout(weights: Array) -> Array:
+def rollout(weights: np.ndarray) -> np.ndarray:
     """Return the attention of the last layer to the inputs of the first: `[T, T]`.
 
     `weights` `[layers, T, T]` of self-attention are means over heads. Half of each layer is the
     residual connection (Abnar and Zuidema 2020, section 3).
     """
-    total = jnp.eye(weights.shape[-1], dtype=weights.dtype)
+    total = identity = np.eye(weights.shape[-1], dtype=weights.dtype)
     for layer in weights:
-        total = (layer + jnp.eye(len(total), dtype=total.dtype)) @ total / 2
+        total = (layer + identity) @ total / 2
     return total
 
 
@@ -103,20 +104,6 @@ def rank_correlations(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return np.divide((a * b).sum(axis=-1), norms, out=np.full(len(a), np.nan), where=norms > 0)
 
 
-class SourceVectors:
-    """An encoder-decoder whose source tokens are vectors `[B, S, D]`, whatever their ids."""
-
-    def __init__(self, model: EncoderDecoder, vectors: Array) -> None:
-        """Replace the source embedding."""
-        self._encoder, self._vectors = model.encoder, vectors
-        self.decode, self.logits = model.decode, model.logits
-
-    def encode(self, source: Array, **context: Any) -> Output:  # noqa: ANN401 - fields of `Context`
-        """Encode the vectors."""
-        del source
-        return apply_layer(self._encoder, self._vectors, Context(**context))
-
-
 def embedded(model: EncoderDecoder, source: Array) -> tuple[Array, ...]:
     """Return vectors of source tokens `[B, S]`, of empty ones, and of ends in their place.
 
@@ -136,7 +123,7 @@ class Explainer:
     def __init__(self, task: "Task") -> None:
         """Prepare a program for sentences of at most `POSITIONS` tokens."""
         self._task = task
-        self._maps = task.learner.apply(self._compute)
+        self._program = task.learner.apply(maps_and_drops)
 
     def takes(self, example: Example) -> bool:
         """Return whether an example is short, and has the end of its translation."""
@@ -149,72 +136,71 @@ class Explainer:
         The latter is a mean over the deletion of the one to `DELETED` source tokens with the
         largest values of the map.
         """
-        for number, example in enumerate(examples):
-            rows, lengths = {}, {}
-            for stack, ids in example.inputs.items():
-                rows[stack] = np.pad(ids, (0, POSITIONS - len(ids)))[None]
-                lengths[stack] = np.array([len(ids)], np.int32)
-            target, source = (slice(*lengths[stack]) for stack in (DECODER, ENCODER))
-            predicted = np.roll(rows[DECODER][0], -1)
-            predicted[target.stop - 1] = EOS
-            results = self._maps(parameters, rows, lengths, predicted, jax.random.key(number))
+        passes = self._task.collector(parameters, examples)
+        for number, (example, attended) in enumerate(zip(examples, passes, strict=True)):
+            source, target = (example.inputs[stack] for stack in (ENCODER, DECODER))
+            arrays = source, target, np.append(target[1:], EOS), attention_maps(attended)
+            padded = jax.tree.map(
+                lambda array: np.pad(array, [(0, POSITIONS - size) for size in array.shape]), arrays
+            )
+            lengths = np.array([len(source), len(target)])
+            results = self._program(parameters, *padded, lengths, jax.random.key(number))
             maps, drops = jax.device_get(results)
             yield (
-                {name: values[target, source] for name, values in maps.items()},
-                {name: values[target] for name, values in drops.items()},
+                {name: values[: len(target), : len(source)] for name, values in maps.items()},
+                {name: values[: len(target)] for name, values in drops.items()},
             )
 
-    def _compute(
-        self,
-        model: EncoderDecoder,
-        rows: Mapping[str, Array],
-        lengths: Mapping[str, Array],
-        predicted: Array,
-        rng: Array,
-    ) -> tuple[dict[str, Array], dict[str, Array]]:
-        vectors, empty, end = (batch[0] for batch in embedded(model, rows[ENCODER]))
 
-        @jax.jit  # traced once for its many uses
-        def score(vectors: Array) -> Array:
-            replaced = SourceVectors(model, vectors[None])
-            output = self._task.attended(replaced, rows, lengths)[DECODER]
-            log_probs = jax.nn.log_softmax(output.logits[0].astype(jnp.float32))
-            chosen = jnp.take_along_axis(log_probs, predicted[:, None], axis=-1)[:, 0]
-            return jnp.where(jnp.arange(POSITIONS) < lengths[DECODER], chosen, 0)  # not of padding
+def maps_and_drops(
+    model: EncoderDecoder,
+    source: Array,
+    target: Array,
+    predicted: Array,
+    attention: Mapping[str, Array],
+    lengths: Array,
+    rng: Array,
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Return maps and drops of an `Explainer`, with padding up to `POSITIONS`.
 
-        maps = {
-            OCCLUSION: occlusion(score, vectors, empty),
-            GRADIENT: gradient_times_input(score, vectors, end),
-            INTEGRATED: integrated_gradients(score, vectors, end),
-        }
-        outputs = self._task.attended(model, rows, lengths, returning=("weights",))
-        maps |= attention_maps(outputs)
-        is_text = jnp.arange(POSITIONS) < lengths[ENCODER][0] - 1  # the end is never replaced
-        ranked = {**maps, RANDOM: jax.random.uniform(rng, maps[OCCLUSION].shape)}
-        values = jnp.where(is_text, jnp.stack([*ranked.values()]), -jnp.inf)
+    The decoder reads the ids `target` `[T]` and predicts the ids `predicted` `[T]`; `attention`
+    contains more maps, and `lengths` the numbers of valid ids of source and target.
+    """
+    vectors, empty, end = (batch[0] for batch in embedded(model, source[None]))
+    mask = masks.lengths(lengths[:1])
 
-        def drop(values: Array) -> Array:
-            return deletion_drops(score, vectors, empty, values).mean(axis=-1)
+    @jax.jit  # traced once for its many uses
+    def score(vectors: Array) -> Array:
+        encoded = apply_layer(model.encoder, vectors[None], Context(mask=mask))
+        decoded = model.decode(target[None], encoded.features, encoder_mask=mask)
+        logits = model.logits(decoded.features)[0].astype(jnp.float32)
+        chosen = jnp.take_along_axis(jax.nn.log_softmax(logits), predicted[:, None], axis=-1)[:, 0]
+        return jnp.where(jnp.arange(POSITIONS) < lengths[1], chosen, 0)  # not of padding
 
-        return maps, dict(zip(ranked, jax.lax.map(drop, values), strict=True))  # one program
+    maps = {
+        OCCLUSION: occlusion(score, vectors, empty),
+        GRADIENT: gradient_times_input(score, vectors, end),
+        INTEGRATED: integrated_gradients(score, vectors, end),
+        **attention,
+    }
+    is_text = jnp.arange(POSITIONS) < lengths[0] - 1  # the end is never replaced
+    ranked = {**maps, RANDOM: jax.random.uniform(rng, maps[OCCLUSION].shape)}
+    values = jnp.where(is_text, jnp.stack([*ranked.values()]), -jnp.inf)
+
+    drops = jax.lax.map(lambda each: deletion_drops(score, vectors, empty, each), values)
+    return maps, dict(zip(ranked, drops.mean(axis=-1), strict=True))
 
 
-def attention_maps(outputs: Mapping[str, Output]) -> dict[str, Array]:
-    """Return cross-attention of the only row, means over heads: of each layer, and combined."""
-
-    def means(stack: str, sublayer: str) -> dict[str, Array]:
-        layers = enumerate(map(weights_of, outputs[stack].attention or ()), start=1)
-        return {
-            f"attention, layer {number}": layer[sublayer][0].mean(axis=0)
-            for number, layer in layers
-            if sublayer in layer
-        }
-
-    maps, encoder = means(DECODER, "cross_attention"), [*means(ENCODER, "self_attention").values()]
-    across = [*maps.values()]
-    maps["attention, mean of layers"] = jnp.stack(across).mean(axis=0)
-    if encoder and len(encoder) == len(outputs[ENCODER].attention):
-        maps["attention after rollout of the encoder"] = across[-1] @ rollout(jnp.stack(encoder))
+def attention_maps(attended: Attended) -> dict[str, np.ndarray]:
+    """Return cross-attention `[T, S]`, means over heads: of each layer, and combined."""
+    cross = attended.maps[CROSS]
+    layers = cross.weights.mean(axis=1)
+    maps = {f"attention, layer {n}": map_ for n, map_ in zip(cross.layers, layers, strict=True)}
+    maps["attention, mean of layers"] = layers.mean(axis=0)
+    if ENCODER in attended.maps:
+        encoder = attended.maps[ENCODER].weights.mean(axis=1)
+        if 1 + len(encoder) == len(attended.hidden_states[ENCODER]):  # all of them attend
+            maps["attention after rollout of the encoder"] = layers[-1] @ rollout(encoder)
     return maps
 
 
@@ -231,12 +217,10 @@ def agreement_table(explained: Sequence[Explained]) -> list[dict[str, Any]]:
             correlations = [
                 rank_correlations(maps[name][:, :-1], maps[method][:, :-1])
                 for maps, _ in explained
-                if name != RANDOM
+                if name in maps
             ]
             mean = float(np.nanmean(np.concatenate(correlations))) if correlations else ""
             row[f"rank correlation with {method}"] = mean
-        row["drop by deletion, nats"] = float(
-            np.mean(np.concatenate([d[name] for _, d in explained]))
-        )
-        rows.append(row)
+        drops = np.concatenate([drops[name] for _, drops in explained])
+        rows.append(row | {"drop by deletion, nats": float(drops.mean())})
     return rows

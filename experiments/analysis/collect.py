@@ -1,13 +1,12 @@
 """Attention weights and hidden states of every layer, in a pass of their own."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from itertools import product
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import numpy as np
 from flax import nnx
-from jax import Array
 
 from attention.modules import Output
 from experiments.data.tokenizers import PAD
@@ -47,10 +46,10 @@ class Example(NamedTuple):
 
     def token_links(self, links: Collection[tuple[int, int]]) -> list[tuple[int, int]]:
         """Return (source, target) indices of all tokens of words that are linked."""
-        pairs = product(*(enumerate(self.words[stack]) for stack in (ENCODER, DECODER)))
         return [
             (source, target)
-            for (source, source_word), (target, target_word) in pairs
+            for source, source_word in enumerate(self.words[ENCODER])
+            for target, target_word in enumerate(self.words[DECODER])
             if (source_word, target_word) in links
         ]
 
@@ -64,36 +63,26 @@ class AttentionMaps(NamedTuple):
     queries: Sequence[str]  # T tokens that are read; of cross-attention those that are predicted
     keys: Sequence[str]  # S tokens
 
-    @property
-    def title(self) -> str:
-        """Name of the kind, as people read it."""
-        return "cross-attention" if self.kind == CROSS else f"{self.kind} self-attention"
-
 
 class Attended(NamedTuple):
-    """What a model attends to in one example."""
+    """What a model attends to in one example, in float32."""
 
     maps: Mapping[str, AttentionMaps]  # by kind
     hidden_states: Mapping[str, np.ndarray] = {}  # `[1 + layers, T, D]` by stack, inputs first
-    logits: Mapping[str, np.ndarray] = {}  # `[T, V]` of the stacks that they are asked of
+    logits: Mapping[str, np.ndarray] = {}  # by stack, of a decoder `[T, V]` and of padding more
+
+
+def title_of(kind: str) -> str:
+    """Return the name of a kind of attention, as people read it."""
+    return "cross-attention" if kind == CROSS else f"{kind} self-attention"
 
 
 class Collector:
     """Collects the attention of a trained model; each shape of the inputs is compiled once."""
 
-    def __init__(self, task: "Task", logits_of: Collection[str] = ()) -> None:
-        """Prepare the pass of the model of a task; it returns the logits of these stacks too."""
-
-        def results(
-            model: nnx.Module, inputs: Mapping[str, Array], lengths: Mapping[str, Array]
-        ) -> dict[str, Output]:
-            outputs = {**task.attended(model, inputs, lengths, returning=RETURNING)}
-            for stack, output in outputs.items():
-                logits = output.logits if stack in logits_of else None
-                outputs[stack] = output._replace(logits=logits, cache=None, losses=None)
-            return outputs
-
-        self._results = task.learner.apply(results)
+    def __init__(self, task: "Task") -> None:
+        """Prepare the pass of the model of a task."""
+        self._outputs = task.learner.apply(partial(task.attended, returning=RETURNING))
         self._longest = getattr(task.config.model, "max_length", None)
 
     def __call__(
@@ -106,25 +95,23 @@ class Collector:
             inputs, lengths = {}, {}
             for stack in batch[0].inputs:
                 ids = [example.inputs[stack] for example in rows]
-                inputs[stack] = self._stacked(ids)
                 lengths[stack] = np.array([*map(len, ids)], np.int32)
+                inputs[stack] = padded(ids, self._longest) if ids[0].ndim == 1 else np.stack(ids)
             # Slices of arrays of jax would be compiled for each shape.
-            outputs = jax.device_get(self._results(parameters, inputs, lengths))
+            outputs = jax.device_get(self._outputs(parameters, inputs, lengths))
             for row, example in enumerate(batch):
                 yield attended(outputs, row, example)
 
-    def _stacked(self, rows: Sequence[np.ndarray]) -> np.ndarray:
-        """Pad ids to one of few lengths; images have the same shape."""
-        if rows[0].ndim > 1:
-            return np.stack(rows)
-        needed, length = max(map(len, rows)), SHORTEST
-        while length < needed:
-            length *= 2
-        length = length if self._longest is None else max(needed, min(length, self._longest))
-        padded = np.full((len(rows), length), PAD, np.int32)
-        for row, ids in zip(padded, rows, strict=True):
-            row[: len(ids)] = ids
-        return padded
+
+def padded(rows: Sequence[np.ndarray], longest: int | None = None) -> np.ndarray:
+    """Pad ids to one of few lengths, the longest at most: `[B, T]`."""
+    needed = max(map(len, rows))
+    length = max(SHORTEST, 1 << (needed - 1).bit_length())
+    length = length if longest is None else max(needed, min(length, longest))
+    found = np.full((len(rows), length), PAD, np.int32)
+    for row, ids in zip(found, rows, strict=True):
+        row[: len(ids)] = ids
+    return found
 
 
 def attended(outputs: Mapping[str, Output], row: int, example: Example) -> Attended:
@@ -138,33 +125,25 @@ def attended(outputs: Mapping[str, Output], row: int, example: Example) -> Atten
     for stack, output in outputs.items():
         length = len(example.labels[stack])
         for layer, sublayers in enumerate(output.attention or (), start=1):
-            for name, weights in weights_of(sublayers).items():
-                kind = CROSS if name == "cross_attention" else stack
-                keys = len(example.labels[ENCODER if kind == CROSS else stack])
-                layers = by_kind.setdefault(kind, {})
-                layers[layer] = np.asarray(weights[row, :, :length, :keys], np.float32)
+            for name, results in (sublayers or {}).items():
+                if results and "weights" in results:
+                    kind = CROSS if name == "cross_attention" else stack
+                    keys = len(example.labels[ENCODER if kind == CROSS else stack])
+                    weights = results["weights"][row, :, :length, :keys]
+                    by_kind.setdefault(kind, {})[layer] = np.asarray(weights, np.float32)
         if output.logits is not None:
-            logits[stack] = np.asarray(output.logits[row, :length], np.float32)
-        if output.hidden_states and len({state.shape for state in output.hidden_states}) == 1:
-            layers = [np.asarray(state[row, :length]) for state in output.hidden_states]
+            logits[stack] = np.asarray(output.logits[row], np.float32)
+        if len({*map(np.shape, output.hidden_states)}) == 1:
+            layers = [state[row, :length] for state in output.hidden_states]
             states[stack] = np.stack(layers).astype(np.float32)
     if not by_kind:
         raise UsageError("this model has no layer that attends")
     maps = {}
     for kind, layers in by_kind.items():
-        if len({len(weights) for weights in layers.values()}) > 1:
+        if len({*map(len, layers.values())}) > 1:
             raise UsageError("layers with different numbers of heads have no maps of one shape")
         queries = example.predicted if kind == CROSS else example.labels[kind]
         keys = example.labels[ENCODER if kind == CROSS else kind]
         weights = np.stack([*layers.values()])
         maps[kind] = AttentionMaps(kind, [*layers], weights, queries, keys)
     return Attended(maps, states, logits)
-
-
-def weights_of(sublayers: Any) -> dict[str, Array]:  # noqa: ANN401 - as in `Output`
-    """Return the weights of the sublayers of a block that attend, by name."""
-    return {
-        name: results["weights"]
-        for name, results in (sublayers or {}).items()
-        if results and "weights" in results
-    }

@@ -12,7 +12,7 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from experiments.analysis.collect import CROSS, AttentionMaps
+from experiments.analysis.collect import CROSS, AttentionMaps, title_of
 from experiments.errors import UsageError
 from experiments.files import write_whole
 from experiments.metrics import read_metrics
@@ -30,7 +30,7 @@ CELL, GAP, LABELS, TOP, RIGHT = 0.24, 0.4, 1.2, 0.75, 0.9
 # Equal figures are equal files: no date, no version, and ids of SVG elements from a fixed salt.
 STYLE = {"svg.fonttype": "none", "svg.hashsalt": "attention", "figure.dpi": 100}
 METADATA = {".png": {"Software": None}, ".svg": {"Date": None, "Creator": None}}
-Points = Sequence[tuple[float, float]]  # step and value
+Rows = Sequence[Mapping[str, Any]]  # of a table
 
 
 def draw_example(
@@ -46,13 +46,13 @@ def draw_example(
     """
     folder.mkdir(parents=True, exist_ok=True)
     for kind, maps in attention.items():
-        heads = _heads(maps)
+        heads, title = _heads(maps), title_of(kind)
         if layer or head:
             name = f"layer {layer or maps.layers[-1]}, head {head or 1}"
             if name not in heads:
-                raise UsageError(f"{maps.title} has heads up to {[*heads][-1]}, got {name}")
+                raise UsageError(f"{title} has heads up to {[*heads][-1]}, got {name}")
             path = folder / f"{kind}-{name.replace(', ', '-').replace(' ', '-')}"
-            save(_panels({name: heads[name]}, maps, maps.title), path, FORMATS)
+            save(_panels({name: heads[name]}, maps, title), path, FORMATS)
         for number, weights in zip(maps.layers, maps.weights, strict=True):
             of_layer = maps._replace(layers=[number], weights=weights[None])
             save(maps_figure(of_layer), folder / f"{kind}-layer-{number}", FORMATS)
@@ -64,7 +64,7 @@ def maps_figure(maps: AttentionMaps, *, links: Collection[tuple[int, int]] = ())
 
     Rings are drawn at `links`, the (source, target) indices of a gold alignment.
     """
-    title = f"{maps.title}; rings: gold alignment" if links else maps.title
+    title = title_of(maps.kind) + ("; rings: gold alignment" if links else "")
     figure = _panels(_heads(maps), maps, title, columns=maps.weights.shape[1])
     for axes in figure.axes[:-1]:  # the last one is the colour bar
         for source, target in links:
@@ -106,34 +106,30 @@ def write_maps(values: Mapping[str, np.ndarray], maps: AttentionMaps, path: Path
 
 def draw_learning_curve(directory: Path, path: Path) -> None:
     """Draw loss and accuracy over the steps in `metrics.jsonl` of a run."""
-    rows, splits = read_metrics(directory), ("train", "validation")
-    curves = {
-        label: {split: _points(rows, split, name) for split in splits}
-        for label, name in ((NLL, "nll"), ("token accuracy", "accuracy"))
-    }
-    _draw_curves(curves, path)
+    rows = read_metrics(directory)
+    lines = {"train": ("train", rows), "validation": ("validation", rows)}
+    _draw_curves({"nll": NLL, "accuracy": "token accuracy"}, lines, path)
 
 
-def draw_runs(runs: Mapping[str, Sequence[Mapping[str, float]]], path: Path) -> None:
+def draw_runs(runs: Mapping[str, Rows], path: Path) -> None:
     """Draw the training loss of several runs, given the rows of `metrics.jsonl` of each."""
-    _draw_curves({NLL: {name: _points(rows, "train", "nll") for name, rows in runs.items()}}, path)
+    _draw_curves({"nll": NLL}, {name: ("train", rows) for name, rows in runs.items()}, path)
 
 
-def _points(rows: Sequence[Mapping[str, Any]], split: str, name: str) -> Points:
-    return [(row["step"], row[name]) for row in rows if row["split"] == split]
-
-
-def _draw_curves(panels: Mapping[str, Mapping[str, Points]], path: Path) -> None:
-    """Draw curves over steps: a panel for each label of an axis, a line for each name."""
+def _draw_curves(
+    panels: Mapping[str, str], lines: Mapping[str, tuple[str, Rows]], path: Path
+) -> None:
+    """Draw a panel for each metric with its label; each named line shows one split of rows."""
     figure = Figure(figsize=(2 + 4 * len(panels), 4), layout="constrained")
-    for number, (label, curves) in enumerate(panels.items(), start=1):
+    for number, (metric, label) in enumerate(panels.items(), start=1):
         axes = figure.add_subplot(1, len(panels), number)
-        for name, points in curves.items():
+        for name, (split, rows) in lines.items():
+            points = [(row["step"], row[metric]) for row in rows if row["split"] == split]
             if points:
                 axes.plot(*zip(*points, strict=True), marker=".", label=name)
         axes.set(xlabel="step", ylabel=label, xlim=(0, None))
         axes.grid(alpha=0.3)
-        if len(curves) <= MOST_NAMES:
+        if len(lines) <= MOST_NAMES:
             axes.legend(fontsize=8)
         if label == NLL:
             axes.set_yscale("log")
@@ -152,7 +148,7 @@ def save(figure: Figure, path: Path, formats: Sequence[str] = FORMATS[:1]) -> No
         write_whole(path.with_suffix(suffix), content.getvalue())
 
 
-def markdown(rows: Sequence[Mapping[str, Any]], digits: int) -> str:
+def markdown(rows: Rows, digits: int) -> str:
     """Return rows as a Markdown table, with so many digits after the point of each float."""
 
     def written(value: object) -> str:
@@ -161,7 +157,7 @@ def markdown(rows: Sequence[Mapping[str, Any]], digits: int) -> str:
     return markdown_table([{name: written(value) for name, value in row.items()} for row in rows])
 
 
-def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+def as_csv(rows: Rows) -> str:
     """Return rows with the same names as CSV, with all digits."""
     text = io.StringIO()
     writer = csv.DictWriter(text, [*rows[0]], lineterminator="\n")
@@ -185,7 +181,7 @@ def _panels(
     """
     columns = min(columns, len(panels))
     rows = -(-len(panels) // columns)
-    cells, across = (max(CELL * len(labels), 1) for labels in (maps.queries, maps.keys))
+    cells, across = max(CELL * len(maps.queries), 1), max(CELL * len(maps.keys), 1)
     width = LABELS + columns * across + (columns - 1) * GAP + RIGHT
     height = LABELS + rows * cells + (rows - 1) * GAP + TOP
     figure = Figure(figsize=(width, height))

@@ -48,15 +48,12 @@ def repeated_block(examples: Sequence[Example], longest: int | None) -> Example 
 
     It has at most `longest` positions. There is none of images, or if no example has a token.
     """
-    first, random = examples[0], np.random.default_rng(0)
-    if any(ids.ndim > 1 for ids in first.inputs.values()):
-        return None
-    tokens = {
-        stack: np.unique(
-            np.concatenate([each.inputs[stack][each.text_slice(stack)] for each in examples])
-        )
-        for stack in first.inputs
-    }
+    first, random, tokens = examples[0], np.random.default_rng(0), {}
+    for stack, ids in first.inputs.items():
+        if ids.ndim > 1:
+            return None
+        texts = [each.inputs[stack][each.text_slice(stack)] for each in examples]
+        tokens[stack] = np.unique(np.concatenate(texts))
     size = min(BLOCK, *map(len, tokens.values()), ((longest or 2 * BLOCK + 2) - 2) // 2)
     if size < 1:
         return None
@@ -77,23 +74,20 @@ def heads_table(
     The latter is that of a `block` of `repeated_block`, in which the model attends to `repeated`. A
     score that no query has is "".
     """
-    layers: dict[str, Sequence[int]] = {}
-    queries: dict[str, dict[str, list[np.ndarray]]] = {}
-    for attended in passes:
-        for kind, maps in attended.maps.items():
-            layers[kind] = maps.layers
-            for name, values in head_statistics(maps.weights).items():
-                queries.setdefault(kind, {}).setdefault(name, []).append(values)
-    rows = []
-    for kind, statistics in queries.items():
-        scores = {name: np.concatenate(each, axis=-1) for name, each in statistics.items()}
+    every, rows = [*passes], []
+    for kind, maps in every[0].maps.items():
+        statistics = [head_statistics(attended.maps[kind].weights) for attended in every]
+        scores = {
+            name: np.concatenate([each[name] for each in statistics], axis=-1)
+            for name in statistics[0]
+        }
         if block and repeated and kind != CROSS:
             before, after = block.special[kind]
             size = (len(block.labels[kind]) - before - after) // 2
             induction = induction_score(repeated.maps[kind].weights, before, size)
             scores["induction"] = induction[..., None]
         for index, head in np.ndindex(scores["entropy"].shape[:2]):
-            row = {"kind": kind, "layer": layers[kind][index], "head": head + 1, "induction": ""}
+            row = {"kind": kind, "layer": maps.layers[index], "head": head + 1, "induction": ""}
             for name, values in scores.items():
                 known = values[index, head][~np.isnan(values[index, head])]
                 row[name] = float(known.mean(dtype=np.float64)) if len(known) else ""

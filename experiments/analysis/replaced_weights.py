@@ -6,6 +6,7 @@ Where the loss does not rise, the model does not need the weights that it comput
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -16,17 +17,13 @@ from jax import Array
 from attention import scores
 from attention.modules import Attention, Context, Output
 from attention.modules.context import DEFAULT_CONTEXT
-from experiments.analysis.collect import CROSS, DECODER, ENCODER
+from experiments.analysis.collect import CROSS, DECODER, ENCODER, title_of
 
 if TYPE_CHECKING:
     from experiments.learner import TrainState
     from experiments.tasks.task import Task
 
-KINDS = {
-    ENCODER: "encoder self-attention",
-    DECODER: "decoder self-attention",
-    CROSS: "cross-attention",
-}
+KINDS = ENCODER, DECODER, CROSS
 TINY = 1e-30  # in place of weights of 0, which have no logarithm
 
 Replacement = Callable[[Array], Array]  # of weights `[..., N, T, S]`
@@ -112,11 +109,9 @@ def loss_table(task: "Task", state: "TrainState", split: str) -> list[dict[str, 
     """
 
     def sums(model: nnx.Module, batch: Any, ways: Mapping[str, Array], rng: Array) -> Any:  # noqa: ANN401 - a batch of any task
-        def replacement(kind: str) -> Replacement:
-            branches = [lambda weights: weights, uniform, lambda weights: permuted(weights, rng)]
-            return lambda weights: jax.lax.switch(ways[kind], branches, weights)
-
-        replace_weights(model, {kind: replacement(kind) for kind in KINDS})
+        branches = [lambda weights: weights, uniform, partial(permuted, rng=rng)]
+        chosen = {kind: partial(jax.lax.switch, way, branches) for kind, way in ways.items()}
+        replace_weights(model, chosen)
         losses, _ = task.loss(model, batch, None)
         return losses.nll, losses.tokens
 
@@ -134,11 +129,11 @@ def loss_table(task: "Task", state: "TrainState", split: str) -> list[dict[str, 
     kinds = {kind for _, _, kind in _attentions(task.learner.abstract_model)}
     return [
         {
-            "attention": name,
+            "attention": title_of(kind),
             "loss": own,
             "rise with uniform weights": loss(**{kind: 1}) - own,
             "rise with permuted weights": loss(**{kind: 2}) - own,
         }
-        for kind, name in KINDS.items()
+        for kind in KINDS
         if kind in kinds
     ]

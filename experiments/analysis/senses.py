@@ -15,26 +15,17 @@ from experiments.data.toy_language.phenomena import occurrences
 
 
 class SenseVectors(NamedTuple):
-    """Occurrences of words, with the vector of each.
+    """Occurrences of words, with the vector of each."""
 
-    Attributes:
-        words: `[M]` strings.
-        senses: `[M]` strings.
-        vectors: `[M, D]`.
-    """
-
-    words: np.ndarray
-    senses: np.ndarray
-    vectors: np.ndarray
+    words: np.ndarray  # `[M]` strings
+    senses: np.ndarray  # `[M]` strings
+    vectors: np.ndarray  # `[M, D]`
 
 
 def neighbour_mean(vectors: np.ndarray, place: int, window: int) -> np.ndarray:
-    """Return the mean `[D]` of the vectors at most `window` positions away, without the word.
+    """Return the mean `[D]` of the vectors at most `window` positions from the word at `place`.
 
-    Args:
-        vectors: static vectors of a sentence, `[T, D]`.
-        place: index of the word.
-        window: positions on either side.
+    Those of the sentence are `[T, D]`; that of the word itself is left out.
     """
     start = max(0, place - window)
     around = np.concatenate([vectors[start:place], vectors[place + 1 : place + window + 1]])
@@ -66,10 +57,6 @@ def sense_accuracy(train: SenseVectors, test: SenseVectors) -> dict[str, float]:
     """Return the accuracy of linear probes, one for each word, that predict the sense.
 
     Vectors are scaled, so that the regularisation of the logistic regression ignores their norms.
-
-    Args:
-        train: training data of the probes.
-        test: test data of the probes.
 
     Returns:
         accuracy over the occurrences in test of words in train; majority, that of the most frequent

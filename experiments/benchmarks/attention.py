@@ -12,8 +12,8 @@ from ml_collections import ConfigDict
 
 from attention.modules.numbers import check_number
 from experiments.benchmarks import ours
-from experiments.benchmarks.cases import CASES, Case, Inputs, exact, inputs, relative_errors, select
-from experiments.benchmarks.contender import LIBRARY, Contender, Program, RefusalError, first_line
+from experiments.benchmarks.cases import CASES, Case, exact, inputs, relative_errors, select
+from experiments.benchmarks.contender import LIBRARY, Contender, Program, RefusalError
 from experiments.benchmarks.peers import flax_nnx, jax_nn, tokamax_api, torch_sdpa
 from experiments.benchmarks.report import Deviation, Measurement, attention_page, save
 from experiments.errors import as_usage_errors
@@ -26,10 +26,7 @@ REST = 0.01  # seconds; threads of a library keep spinning for a while after its
 def benchmark(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     """Measure, and write `benchmark.json` and `benchmark.md` to the workdir.
 
-    Args:
-        config: of the run.
-        workdir: folder of all results.
-        cache: unused: there is no data.
+    There is no data, so `cache` is unused.
 
     Raises:
         UsageError: before anything is written, a config that cannot run.
@@ -71,13 +68,7 @@ def contenders() -> tuple[dict[str, Contender], list[tuple[str, str]]]:
 def measure(
     case: Case, contenders: Sequence[Contender], config: ConfigDict
 ) -> Iterator[Measurement]:
-    """Measure the times of all contenders of a case in turn.
-
-    Args:
-        case: to compute.
-        contenders: to measure.
-        config: limits of time and rounds.
-    """
+    """Measure all contenders of a case in turn, within the limits of `seconds_in_turn`."""
     print(f"{case.name} …", file=sys.stderr, flush=True)
     numbers, programs, reasons = inputs(case), {}, {}
     for contender in contenders:
@@ -88,17 +79,16 @@ def measure(
     runs = {name: program.run for name, program in programs.items()}
     times = seconds_in_turn(runs, seconds=config.seconds, rounds=config.rounds)
     chosen = ours.chosen(case)
-    for contender in contenders:
-        name = contender.name
-        known = case.name, case.batch, name, name == chosen
-        if name not in reasons:
-            median = float(np.median(times[name]))
-            yield Measurement(*known, median, len(times[name]), programs[name].scratch)
+    for name in (contender.name for contender in contenders):
+        one = Measurement(case.name, case.batch, name, name == chosen)
+        if name in reasons:
+            yield one._replace(reason=reasons[name])
         else:
-            yield Measurement(*known, reason=reasons[name])
+            median, scratch = float(np.median(times[name])), programs[name].scratch
+            yield one._replace(seconds=median, calls=len(times[name]), scratch=scratch)
 
 
-def prepared(contender: Contender, case: Case, numbers: Inputs) -> Program:
+def prepared(contender: Contender, case: Case, numbers: np.ndarray) -> Program:
     """Return the program of a case after its first call.
 
     Raises:
@@ -137,12 +127,7 @@ def seconds_in_turn(
 
 
 def compare(case: Case, contenders: Sequence[Contender]) -> Iterator[Deviation]:
-    """Compare contenders with float64, for one example.
-
-    Args:
-        case: to compute.
-        contenders: to compare; those that refuse the case or fail are left out.
-    """
+    """Compare contenders with float64, for one example; without those that refuse it or fail."""
     print(f"error of {case.name} …", file=sys.stderr, flush=True)
     case = replace(case, batch=1, gradient=True)
     numbers = inputs(case)
@@ -165,4 +150,4 @@ def _reason(error: Exception, contender: Contender, case: Case) -> str:
         raise error
     print(f"{contender.name}, {case.name}:", file=sys.stderr)
     traceback.print_exception(error)
-    return first_line(error)
+    return f"{type(error).__name__}: {error}".partition("\n")[0].removesuffix(": ")

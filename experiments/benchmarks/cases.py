@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import product
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,21 +29,13 @@ PAIRS, POSITIONS = 2**24, 2**13
 
 @dataclass(frozen=True)
 class Case:
-    """Self-attention of B examples of T positions, with N = K = 8 heads of width H = 64.
+    """Self-attention of B examples of T positions, with N = K = 8 heads of width H = 64."""
 
-    Attributes:
-        pattern: the mask, one of `PATTERNS`.
-        length: T = S.
-        dtype: of inputs and outputs.
-        gradient: whether gradients of query, key and value are computed too.
-        batch: B.
-    """
-
-    pattern: str
-    length: int
-    dtype: str
-    gradient: bool
-    batch: int
+    pattern: str  # the mask, one of `PATTERNS`
+    length: int  # T = S
+    dtype: str  # of inputs and outputs
+    gradient: bool  # whether gradients of query, key and value are computed too
+    batch: int  # B
 
     @property
     def name(self) -> str:
@@ -56,51 +47,40 @@ class Case:
         """`[B, T, N, H]` of query, key, value and output."""
         return self.batch, self.length, NUM_HEADS, HEAD_WIDTH
 
-    def segments(self) -> np.ndarray | None:
-        """Return the segment of each position `[T]`; None unless the pattern is packed."""
+    def segments(self) -> list[np.ndarray]:
+        """Return the segment of each position `[T]` in a list, [] unless the pattern is packed."""
         if self.pattern != "packed":
-            return None
-        return np.repeat(np.arange(SEGMENTS, dtype=np.int32), self.length // SEGMENTS)
+            return []
+        return [np.repeat(np.arange(SEGMENTS, dtype=np.int32), self.length // SEGMENTS)]
 
-    def mask(self, segments: ArrayLike | None = None) -> Mask | None:
+    def mask(self, *segments: ArrayLike) -> Mask | None:
         """Return the pattern as a mask; a packed one needs its segments."""
         if self.pattern == "causal":
             return masks.causal()
         if self.pattern == "window":
             return masks.window(before=WINDOW - 1)
-        return masks.segments(segments) if self.pattern == "packed" else None
+        return masks.segments(*segments) if segments else None
 
     def allowed(self) -> np.ndarray:
         """Return the pattern as a bool array `[T, S]`, for functions without other masks."""
-        mask = masks.full() if self.pattern == "full" else self.mask(self.segments())
+        mask = masks.full() if self.pattern == "full" else self.mask(*self.segments())
         return np.asarray(masks.to_array(mask, self.length, self.length))
 
 
-def named(pattern: str, length: int, dtype: str = "float32", gradient: bool = False) -> Case:
-    """Return the case with the largest batch within `PAIRS` and `POSITIONS`."""
+CASES: dict[str, Case] = {}
+for pattern, dtype, gradient, length in product(PATTERNS, DTYPES, (False, True), LENGTHS):
     batch = max(1, min(PAIRS // length**2, POSITIONS // length))
-    return Case(pattern, length, dtype, gradient, batch)
-
-
-CASES = {
-    case.name: case
-    for case in (
-        named(pattern, length, dtype, gradient)
-        for pattern, dtype, gradient, length in product(PATTERNS, DTYPES, (False, True), LENGTHS)
-    )
-}
+    case = Case(pattern, length, dtype, gradient, batch)
+    CASES[case.name] = case
 
 
 def select(field: str, patterns: str, names: Sequence[str]) -> list[str]:
     """Return the names that match, in their own order.
 
-    Args:
-        field: of the config, for errors.
-        patterns: names or patterns with `*`, separated by blanks or commas; "all" for all.
-        names: all names.
+    Patterns are names that may contain `*`, separated by blanks or commas, or "all".
 
     Raises:
-        UsageError: a pattern matches no name.
+        UsageError: a pattern of this field of the config matches no name.
     """
     wanted = ["*" if word == "all" else word for word in patterns.replace(",", " ").split()]
     for pattern in wanted:
@@ -110,28 +90,20 @@ def select(field: str, patterns: str, names: Sequence[str]) -> list[str]:
     return [name for name in names if any(fnmatchcase(name, pattern) for pattern in wanted)]
 
 
-class Inputs(NamedTuple):
-    """Standard normal numbers `[B, T, N, H]` in float32, with a cotangent of the output."""
+def inputs(case: Case) -> np.ndarray:
+    """Return standard normal numbers `[4, B, T, N, H]` in float32, exact in the dtype of the case.
 
-    query: np.ndarray
-    key: np.ndarray
-    value: np.ndarray
-    cotangent: np.ndarray
-
-
-def inputs(case: Case) -> Inputs:
-    """Return the same numbers for every contender, exact in the dtype of the case."""
-    random = np.random.default_rng(0)
-    arrays = random.standard_normal((4, *case.shape), np.float32)
-    dtype = jnp.dtype(case.dtype)
-    return Inputs(*(array.astype(dtype).astype(np.float32) for array in arrays))
+    They are query, key, value and a cotangent of the output, the same for every contender.
+    """
+    arrays = np.random.default_rng(0).standard_normal((4, *case.shape), np.float32)
+    return arrays.astype(jnp.dtype(case.dtype)).astype(np.float32)
 
 
-def exact(case: Case, inputs: Inputs) -> tuple[np.ndarray, ...]:
+def exact(case: Case, inputs: np.ndarray) -> tuple[np.ndarray, ...]:
     """Return output and gradients of query, key and value in float64, each `[B, T, N, H]`."""
 
     def function(query: Array, key: Array, value: Array) -> Array:
-        mask = case.mask(case.segments())
+        mask = case.mask(*case.segments())
         return attend(query, key, value, mask=mask, implementation="reference")
 
     with jax.enable_x64(True):

@@ -1,4 +1,4 @@
-"""Types of what is benchmarked (`Contender`) and checked for conformance (`Candidate`)."""
+"""An attention function that is measured and checked for conformance (`Contender`)."""
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.typing import ArrayLike
 
-from experiments.benchmarks.cases import Case, Inputs
+from experiments.benchmarks.cases import Case
 
 LIBRARY = "this library"
 
@@ -23,11 +24,6 @@ COMMON = frozenset(
 
 class RefusalError(Exception):
     """A contender cannot compute a case; the message is the reason, without a name."""
-
-
-def first_line(error: Exception) -> str:
-    """Return the type of an exception and the first line of its message."""
-    return f"{type(error).__name__}: {error}".partition("\n")[0].removesuffix(": ")
 
 
 class Program(NamedTuple):
@@ -46,90 +42,72 @@ class Program(NamedTuple):
 
 
 class Contender(NamedTuple):
-    """An attention function to measure.
+    """An attention function.
 
     Attributes:
         name: library, or library:implementation.
         version: package and version; `LIBRARY` for ours.
         prepare: make it ready for a case, compiled where it is compiled.
-    """
-
-    name: str
-    version: str
-    prepare: Callable[[Case, Inputs], Program]
-
-
-class Candidate(NamedTuple):
-    """A function to check against the contract.
-
-    Attributes:
-        name: full name of the function.
-        version: package and version; `LIBRARY` for ours.
-        function: with the signature of `attention.attend`.
+        function: with the signature of `attention.attend`; None if it takes no arrays of jax.
         supports: the capabilities of `attention.testing` that its documentation claims.
     """
 
     name: str
     version: str
-    function: Callable[..., Any]
-    supports: Collection[str]
+    prepare: Callable[[Case, np.ndarray], Program]
+    function: Callable[..., Any] | None = None
+    supports: Collection[str] = ()
 
 
-class Call(NamedTuple):
-    """A function of jax arrays that computes a case.
-
-    Attributes:
-        function: of query, key and value `[B, T, N, H]` and of `masks`; returns the output.
-        masks: or segments. They are arguments, because the compiler could compute with constants
-            before the clock starts.
-    """
-
-    function: Callable[..., Array]
-    masks: tuple[np.ndarray, ...] = ()
-
-
-def jax_contender(name: str, version: str, call: Callable[[Case], Call]) -> Contender:
-    """Return a contender that is a function of jax arrays."""
-    return Contender(name, version, lambda case, inputs: compiled(case, inputs, call(case)))
-
-
-def flags_or_mask(
-    attend: Callable[..., Array], flags: Mapping[str, Mapping[str, Any]]
-) -> Callable[[Case], Call]:
-    """Return calls of a function with the fastest documented arguments for each pattern.
+def jax_peer(
+    name: str,
+    version: str,
+    function: Callable[..., Any],
+    flags: Mapping[str, Mapping[str, Any]],
+    supports: Collection[str],
+) -> Contender:
+    """Return a contender that gets the fastest documented arguments for each pattern.
 
     Args:
-        attend: a function with the arguments of `attention.attend`, and with flags.
+        name: as in `Contender`, like version, function and supports.
+        version: package and version.
+        function: measured and checked.
         flags: pattern → keyword arguments. Other patterns are a dense mask `[1, 1, T, S]`.
+        supports: capabilities beside `COMMON`.
     """
 
-    def call(case: Case) -> Call:
+    def prepare(case: Case, inputs: np.ndarray) -> Program:
         options = flags.get(case.pattern, {})
-
-        def function(query: Array, key: Array, value: Array, mask: Array | None = None) -> Array:
-            return attend(query, key, value, mask=mask, **options)
-
         is_dense = case.pattern != "full" and not options
-        return Call(function, (case.allowed()[None, None],) if is_dense else ())
 
-    return call
+        def attend(query: Array, key: Array, value: Array, mask: Array | None = None) -> Array:
+            return function(query, key, value, mask=mask, **options)
+
+        return compiled(case, inputs, attend, *([case.allowed()[None, None]] if is_dense else []))
+
+    return Contender(name, version, prepare, function, {*COMMON, *supports})
 
 
-def compiled(case: Case, inputs: Inputs, call: Call) -> Program:
-    """Compile a call, with its gradients if the case includes them."""
+def compiled(
+    case: Case, inputs: np.ndarray, function: Callable[..., Array], *masks: ArrayLike
+) -> Program:
+    """Compile a function of query, key, value and masks, with its gradients if the case has them.
+
+    Masks are arguments, because the compiler could compute with constants before the clock starts.
+    """
 
     def gradient(
         cotangent: Array, query: Array, key: Array, value: Array, *masks: Array
     ) -> tuple[Array, ...]:
-        output, pull = jax.vjp(lambda *args: call.function(*args, *masks), query, key, value)
+        output, pull = jax.vjp(lambda *args: function(*args, *masks), query, key, value)
         # Without the output, the compiler would drop a part of the forward pass.
         return output, *pull(cotangent)
 
     def forward(*arguments: Array) -> tuple[Array]:
-        return (call.function(*arguments),)
+        return (function(*arguments),)
 
     *arguments, cotangent = (jnp.asarray(array, case.dtype) for array in inputs)
-    arguments += [jnp.asarray(array) for array in call.masks]
+    arguments += map(jnp.asarray, masks)
     if case.gradient:
         arguments = [cotangent, *arguments]
     program = jax.jit(gradient if case.gradient else forward).lower(*arguments).compile()

@@ -27,11 +27,6 @@ Figure = tuple[str, tuple[float, str], tuple[float, str]]
 def benchmark(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
     """Measure, and write `models.json` and `models.md` to the workdir.
 
-    Args:
-        config: of the run.
-        workdir: folder of all results.
-        cache: folder of generated data.
-
     Raises:
         UsageError: before anything is written, an unknown part, or a run that cannot be used.
     """
@@ -54,12 +49,8 @@ def benchmark(config: ConfigDict, workdir: Workdir, cache: Path) -> None:
 def training(config: ConfigDict, cache: Path) -> Iterator[Figure]:
     """Train a small GPT and a PyTorch loop of the same model on the same batches, in turn.
 
-    The first step of each, which compiles, is timed by itself. The times exclude reading the data
-    and the validation at the end.
-
-    Args:
-        config: `characters`, a config of a language model.
-        cache: folder of generated data.
+    The model is that of `config.characters`. The first step of each, which compiles, is timed by
+    itself. The times exclude reading the data and the validation at the end.
     """
     from experiments.benchmarks.peers.torch_gpt import TorchGPT
 
@@ -76,61 +67,52 @@ def training(config: ConfigDict, cache: Path) -> Iterator[Figure]:
         jax.block_until_ready(state)
 
     peer = TorchGPT(settings, len(task.tokenizers.source))
-    times: dict[str, list[float]] = {"ours": [], "theirs": []}
+    times: tuple[list[float], list[float]] = [], []
     for first, last in pairwise(sorted({0, *range(1, steps, STEPS_IN_TURN), steps})):
         turn = [batches[step] for step in range(first, last)]
-        for name, run in (("ours", learn), ("theirs", peer.learn)):
+        for seconds, run in zip(times, (learn, peer.learn), strict=True):
             start = time.perf_counter()
             run(turn)
-            times[name].append(time.perf_counter() - start)
-    losses = {
-        "ours": learner.losses(state.with_ema().parameters, validation)["nll"],
-        "theirs": peer.loss(validation),
-    }
-    totals = {
-        name: (sum(rest), f"first step {first:.1f} s; validation loss {losses[name]:.3f}")
-        for name, (first, *rest) in times.items()
-    }
-    title = f"training on characters, {steps - 1:,} steps after the first ÷ PyTorch"
-    yield title, totals["ours"], totals["theirs"]
+            seconds.append(time.perf_counter() - start)
+    losses = (
+        learner.losses(state.with_ema().parameters, validation)["nll"],
+        peer.loss(validation),
+    )
+    totals = (
+        (sum(rest), f"first step {first:.1f} s; validation loss {loss:.3f}")
+        for (first, *rest), loss in zip(times, losses, strict=True)
+    )
+    yield f"training on characters, {steps - 1:,} steps after the first ÷ PyTorch", *totals
 
 
 def translating(config: ConfigDict, cache: Path) -> Iterator[Figure]:
     """Translate the test split by a trained run, from ids to ids, in turn with CTranslate2.
 
-    Its search keeps the beam at full width where ours narrows, and divides a score by n ** alpha,
-    so some outputs differ. Times exclude compilation and the construction of the models.
-
-    Args:
-        config: `run`, the workdir of a translator with post-norm layers and sinusoidal positions,
-            which CTranslate2 has too; `seconds` and `rounds` of the measurement.
-        cache: folder of generated data.
+    `config.run` is the workdir of a translator with post-norm layers and sinusoidal positions,
+    which CTranslate2 has too. Its search keeps the beam at full width where ours narrows, and
+    divides a score by n ** alpha, so some outputs differ. Times exclude compilation and the
+    construction of the models.
     """
     from experiments.benchmarks.peers.ctranslate import CTranslator
 
     run = Run.load(Workdir(config.run), cache)
     task, decoding = run.task, run.config.decoding
     sources = [pair.source for pair in task.ids("test")]
+    peer = CTranslator(run.model, run.config.model)
     outputs: dict[str, list[Sequence[int]]] = {}
 
     def ours() -> None:
         size = task.sentences_at_once
         outputs["ours"] = task.translate_ids(run.state.parameters, sources, batch_size=size)
 
-    name = (
-        f"translating {len(sources):,} sentences, beam of {decoding.num_beams} "
-        "÷ CTranslate2 in float32"
-    )
-    peer = CTranslator(run.model, run.config.model)
-
     def theirs() -> None:
         outputs["theirs"] = peer.translate([[*ids, EOS] for ids in sources], decoding)
 
-    times = seconds_in_turn(
-        {"ours": ours, "theirs": theirs}, seconds=config.seconds, rounds=config.rounds
-    )
-    medians = {name: float(np.median(seconds)) for name, seconds in times.items()}
+    limits = {"seconds": config.seconds, "rounds": config.rounds}
+    times = seconds_in_turn({"ours": ours, "theirs": theirs}, **limits)
+    own, other = (float(np.median(seconds)) for seconds in times.values())
     pairs = zip(outputs["ours"], outputs["theirs"], strict=True)
     equal = sum([*one] == [*other] for one, other in pairs)
-    note = f"{equal:,} equal outputs"
-    yield name, (medians["ours"], "median"), (medians["theirs"], f"median; {note}")
+    size = f"{len(sources):,} sentences, beam of {decoding.num_beams}"
+    name = f"translating {size} ÷ CTranslate2 in float32"
+    yield name, (own, "median"), (other, f"median; {equal:,} equal outputs")

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,43 +18,25 @@ Record = Mapping[str, Any]  # field → JSON
 
 
 class Measurement(NamedTuple):
-    """Time and memory of one contender in one case.
+    """Time and memory of one contender in one case."""
 
-    Attributes:
-        case: name.
-        batch: B.
-        contender: name.
-        chosen: whether `attend` chooses this implementation by default.
-        seconds: the median of the timed calls; None if not measured.
-        calls: number of timed calls.
-        scratch: bytes of memory beside inputs and outputs; None if unknown.
-        reason: for which it was not measured.
-    """
-
-    case: str
-    batch: int
-    contender: str
-    chosen: bool
-    seconds: float | None = None
-    calls: int = 0
-    scratch: int | None = None
-    reason: str = ""
+    case: str  # its name
+    batch: int  # B
+    contender: str  # its name
+    chosen: bool  # whether `attend` chooses this implementation by default
+    seconds: float | None = None  # the median of the timed calls; None if not measured
+    calls: int = 0  # number of timed calls
+    scratch: int | None = None  # bytes of memory beside inputs and outputs; None if unknown
+    reason: str = ""  # for which it was not measured
 
 
 class Deviation(NamedTuple):
-    """Error of one contender relative to float64, as a share of the norm of the exact arrays.
-
-    Attributes:
-        case: name.
-        contender: name.
-        output: error of the output.
-        gradient: largest error of the gradients of query, key and value.
-    """
+    """Error of one contender relative to float64, as a share of the norm of the exact arrays."""
 
     case: str
     contender: str
     output: float
-    gradient: float
+    gradient: float  # the largest error of the gradients of query, key and value
 
 
 INTRODUCTION = f"""\
@@ -78,20 +61,20 @@ implementation in float64."""
 
 
 def save(record: Record, make_page: Callable[[Record], str], path: Path, copy: str) -> None:
-    """Write a record as JSON and its page beside it, and print the page.
+    """Write a record to a `.json` file and its page beside it, and print the page.
 
-    Args:
-        record: what was measured.
-        make_page: makes the page of the record, with its origin.
-        path: of the record, a `.json` file.
-        copy: path of a `.md` file that gets the page too, with the record beside it; "" for none.
+    `copy` is the path of a `.md` file that gets the page too, with the record beside it, or "".
 
     Raises:
         UsageError: the copy has no folder, or is no `.md` file.
     """
     if copy and not (Path(copy).suffix == ".md" and Path(copy).parent.is_dir()):
         raise UsageError(f"page={copy} must be a .md file in a folder that exists")
-    text = as_json({"origin": {**origin(), **_versions()}, **record})
+    versions = {}
+    for package in PACKAGES:
+        with suppress(PackageNotFoundError):
+            versions[package] = version(package)
+    text = as_json({"origin": {**origin(), **versions}, **record})
     page = make_page(json.loads(text))
     for place in [path, *([Path(copy)] if copy else [])]:
         write_whole(place.with_suffix(".json"), text)
@@ -101,17 +84,10 @@ def save(record: Record, make_page: Callable[[Record], str], path: Path, copy: s
 
 
 def as_json(record: Record) -> str:
-    """Return a record as JSON: numbers of six digits, each element of a list on its own line."""
-    text = json.dumps(record)
-    record = json.loads(text, parse_float=lambda number: float(f"{float(number):.6g}"))
-
-    def lines(value: object) -> str:
-        if not isinstance(value, list) or not value:
-            return json.dumps(value, ensure_ascii=False)
-        return "[\n" + ",\n".join(json.dumps(each, ensure_ascii=False) for each in value) + "\n]"
-
-    fields = (f"{json.dumps(name)}: {lines(value)}" for name, value in record.items())
-    return "{\n" + ",\n".join(fields) + "\n}\n"
+    """Return a record as JSON with numbers of six digits."""
+    exact = json.dumps(record)
+    rounded = json.loads(exact, parse_float=lambda number: float(f"{float(number):.6g}"))
+    return json.dumps(rounded, ensure_ascii=False, indent=1) + "\n"
 
 
 def beginning(introduction: str, origin: Mapping[str, str]) -> str:
@@ -128,11 +104,10 @@ def attention_page(record: Record) -> str:
     measurements = [Measurement(**fields) for fields in record["measurements"]]
     deviations = [Deviation(**fields) for fields in record["deviations"]]
     lines = [beginning(INTRODUCTION, record["origin"])]
-    for title, note, rows in (
-        ("Time", TIME_NOTE, _time_rows(measurements)),
-        ("Error against float64", ERROR_NOTE, _error_rows(deviations)),
-    ):
-        lines += [f"## {title}", "", note, "", markdown_table(rows)] if rows else []
+    if rows := _time_rows(measurements):
+        lines += ["## Time", "", TIME_NOTE, "", markdown_table(rows)]
+    if rows := _error_rows(deviations):
+        lines += ["## Error against float64", "", ERROR_NOTE, "", markdown_table(rows)]
     lines += ["## Not measured", "", *_refusals(measurements, record["absent"]), ""]
     return "\n".join(lines)
 
@@ -173,16 +148,6 @@ def _refusals(measurements: Sequence[Measurement], absent: Sequence[tuple[str, s
     lines = [f"- `{name}`: {reason}" for name, reason in absent]
     lines += [f"- `{name}`, {', '.join(names)}: {why}" for (name, why), names in cases.items()]
     return lines or ["Nothing."]
-
-
-def _versions() -> dict[str, str]:
-    versions = {}
-    for package in PACKAGES:
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return versions
 
 
 def _number(value: float | None) -> str:

@@ -16,8 +16,8 @@ from experiments.analysis.collect import (
     ENCODER,
     Attended,
     AttentionMaps,
-    Collector,
     Example,
+    title_of,
 )
 from experiments.data.tokenizers import EOS, Tokenizer
 from experiments.learner import TrainState
@@ -67,8 +67,7 @@ def examples_data(
     rows = [one.example for several in answers for one in several]
     is_encoder = all(DECODER not in example.inputs for example in rows)
     chosen = task.predict(state, sources) if is_encoder else repeat(None, len(sources))
-    collector = Collector(task, logits_of=(DECODER,))
-    passes = collector(state.parameters, rows, batch_size=min(AT_ONCE, len(rows)))
+    passes = task.collector(state.parameters, rows, batch_size=min(AT_ONCE, len(rows)))
     tokenizer = task.tokenizers[max(task.sides)]
     penalty = getattr(task.config.decoding, "length_penalty", 0.0)
     found = []
@@ -118,7 +117,7 @@ def map_data(maps: AttentionMaps) -> dict[str, Any]:
     """Return the attention of one kind; each weight is off by at most 1 / 510."""
     weights = np.rint(LARGEST_BYTE * maps.weights).astype(np.uint8)
     return {
-        "title": maps.title,
+        "title": title_of(maps.kind),
         "layers": [*map(int, maps.layers)],
         "shape": [*weights.shape],
         "queries": [*maps.queries],

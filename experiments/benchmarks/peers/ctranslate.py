@@ -1,7 +1,6 @@
 """Our translation model in CTranslate2, with our parameters."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ from experiments.processes import num_cores
 
 if TYPE_CHECKING:  # optional package
     from ctranslate2.specs import TransformerSpec
-    from ctranslate2.specs.common_spec import LayerNormSpec, LinearSpec
+    from ctranslate2.specs.common_spec import LayerNormSpec
 
 TOKENS = 512  # of a batch: the fastest for a trained run on two cores, of 256 to 1,024
 Arrays = dict[str, Any]  # nested dictionaries of the parameters of a layer
@@ -35,18 +34,15 @@ class CTranslator:
         """
         import ctranslate2
 
-        if (config.norm_placement, config.positions, config.norm) != (
-            "post",
-            "sinusoidal",
-            "layer",
-        ):
+        kinds = config.norm_placement, config.positions, config.norm
+        if kinds != ("post", "sinusoidal", "layer"):
             raise UsageError("CTranslate2 needs norm_placement=post and positions=sinusoidal")
         arrays = nnx.to_pure_dict(nnx.state(unstack_layers(model)))
         spec = _make_spec(config, jax.tree.map(np.asarray, arrays))
         spec.validate()
         spec.optimize()
         with TemporaryDirectory() as folder:
-            spec.save(str(Path(folder)))
+            spec.save(folder)
             self._translator = ctranslate2.Translator(
                 folder, compute_type="float32", inter_threads=num_cores(), intra_threads=1
             )
@@ -84,33 +80,26 @@ def _make_spec(config: TransformerConfig, arrays: Arrays) -> "TransformerSpec":
     positions = np.asarray(sinusoidal(np.arange(config.max_length), config.width))
     for side, stack in (("encoder", spec.encoder), ("decoder", spec.decoder)):
         stack.position_encodings.encodings = positions
-        for layer, own in zip(stack.layer, _blocks(arrays[side]), strict=True):
+        blocks = arrays[side]["layers"]["blocks"]
+        for layer, index in zip(stack.layer, sorted(blocks), strict=True):
+            own = blocks[index]
             _fill_attention(layer.self_attention, own["self_attention"], is_self=True)
             if "cross_attention" in own:
                 _fill_attention(layer.attention, own["cross_attention"], is_self=False)
-            _fill_linear(layer.ffn.linear_0, own["feed_forward"]["sublayer"]["up"])
-            _fill_linear(layer.ffn.linear_1, own["feed_forward"]["sublayer"]["down"])
+            for linear, name in ((layer.ffn.linear_0, "up"), (layer.ffn.linear_1, "down")):
+                linear.weight, linear.bias = _matrix(own["feed_forward"]["sublayer"][name])
             _fill_norm(layer.ffn.layer_norm, own["feed_forward"]["norm"])
     return spec
-
-
-def _blocks(stack: Arrays) -> list[Arrays]:
-    blocks = stack["layers"]["blocks"]
-    return [blocks[index] for index in sorted(blocks)]
 
 
 def _fill_attention(spec: Any, layer: Arrays, *, is_self: bool) -> None:  # noqa: ANN401 - its class is made anew by ctranslate2
     """Set projections of attention: one of all three, or that of queries and of keys and values."""
     own = [_matrix(layer["sublayer"][name]) for name in ("query", "key", "value")]
     groups = [own] if is_self else [own[:1], own[1:]]
-    for linear, matrices in zip(spec.linear, groups, strict=False):
+    groups.append([_matrix(layer["sublayer"]["output"])])
+    for linear, matrices in zip(spec.linear, groups, strict=True):
         linear.weight, linear.bias = (np.concatenate(each) for each in zip(*matrices, strict=True))
-    _fill_linear(spec.linear[-1], layer["sublayer"]["output"])
     _fill_norm(spec.layer_norm, layer["norm"])
-
-
-def _fill_linear(spec: "LinearSpec", layer: Arrays) -> None:
-    spec.weight, spec.bias = _matrix(layer)
 
 
 def _fill_norm(spec: "LayerNormSpec", layer: Arrays) -> None:

@@ -22,16 +22,10 @@ class TorchGPT:
     """A GPT on the CPU and its training: AdamW, a schedule and clipped gradients."""
 
     def __init__(self, config: Config, vocab_size: int) -> None:
-        """Make the model of a config like `configs/char_lm.py`, and its optimizer.
+        """Make the model of a config with weight decay of all parameters, and its optimizer.
 
-        `torch.compile` and the fused optimizer are used, as its performance guide recommends.
-
-        Args:
-            config: of our training, with weight decay of all parameters.
-            vocab_size: V.
-
-        Raises:
-            ModuleNotFoundError: torch is not installed.
+        `torch.compile` and the fused optimizer are used, as its performance guide recommends. If
+        torch is not installed, this is a ModuleNotFoundError.
         """
         torch, train = load_torch(), config.train
 

@@ -12,12 +12,8 @@ from typing import TYPE_CHECKING
 import jax
 import numpy as np
 
-from experiments.benchmarks.cases import WINDOW, Case, Inputs
-from experiments.benchmarks.contender import (
-    Contender,
-    Program,
-    RefusalError,
-)
+from experiments.benchmarks.cases import WINDOW, Case
+from experiments.benchmarks.contender import Contender, Program, RefusalError
 from experiments.processes import num_cores
 
 if TYPE_CHECKING:  # optional package
@@ -42,13 +38,10 @@ def contenders() -> Iterator[Contender]:
     Raises:
         ModuleNotFoundError: torch is not installed.
     """
-    yield Contender("torch", _version(), partial(_prepare, _scaled_dot_product))
-    yield Contender("torch:flex_attention", _version(), partial(_prepare, _flex_attention))
-
-
-def _version() -> str:
     load_torch()
-    return f"torch {version('torch')}"
+    installed = f"torch {version('torch')}"
+    yield Contender("torch", installed, partial(_prepare, _scaled_dot_product))
+    yield Contender("torch:flex_attention", installed, partial(_prepare, _flex_attention))
 
 
 def _scaled_dot_product(case: Case, device: str) -> Callable[..., "Tensor"]:
@@ -66,14 +59,11 @@ def _flex_attention(case: Case, device: str) -> Callable[..., "Tensor"]:
         raise RefusalError("it is compared where scaled_dot_product_attention has no flag")
     torch = load_torch()
     torch.compiler.reset()  # or it compiles no more after a few cases
-    segments = case.segments()
-    rows = None if segments is None else torch.from_numpy(segments).to(device)
+    rows = [torch.from_numpy(segments).to(device) for segments in case.segments()]
 
-    def allowed(
-        batch: "Tensor", head: "Tensor", query: "Tensor", key: "Tensor"
-    ) -> "Tensor":  # of positions
-        if rows is not None:
-            return rows[query] == rows[key]
+    def allowed(_: "Tensor", head: "Tensor", query: "Tensor", key: "Tensor") -> "Tensor":
+        if rows:
+            return rows[0][query] == rows[0][key]
         return (key <= query) & (query - key < WINDOW)
 
     mask = create_block_mask(allowed, None, None, case.length, case.length, device=device)
@@ -81,7 +71,7 @@ def _flex_attention(case: Case, device: str) -> Callable[..., "Tensor"]:
 
 
 def _prepare(
-    make: Callable[[Case, str], Callable[..., "Tensor"]], case: Case, inputs: Inputs
+    make: Callable[[Case, str], Callable[..., "Tensor"]], case: Case, inputs: np.ndarray
 ) -> Program:
     torch = load_torch()
     on_gpu = jax.default_backend() == "gpu"

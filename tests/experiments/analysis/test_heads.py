@@ -1,8 +1,11 @@
+"""Measures of heads, and of word senses from constructed vectors with known answers."""
+
 import numpy as np
 import pytest
 
 from experiments.analysis.collect import Attended, AttentionMaps, Example
 from experiments.analysis.heads import head_statistics, heads_table, repeated_block
+from experiments.analysis.senses import SenseVectors, neighbour_mean, sense_accuracy
 
 
 def maps(weights):
@@ -46,3 +49,27 @@ def test_no_block_of_no_tokens_or_images(ids, special):
     assert repeated_block([example], longest=None) is None
     (row,) = heads_table([Attended({"encoder": maps(np.ones((1, 1, 1, 1)))})])
     assert row["previous"] == row["induction"] == "" and row["same"] == 1
+
+
+def test_neighbours_by_hand():
+    vectors = np.array([[1.0], [2], [4], [8], [16]])
+    assert neighbour_mean(vectors, 2, 1) == pytest.approx((2 + 8) / 2)
+    assert neighbour_mean(vectors, 0, 2) == pytest.approx((2 + 4) / 2)
+    assert neighbour_mean(vectors, 4, 9) == pytest.approx((1 + 2 + 4 + 8) / 4)
+    assert neighbour_mean(vectors[:1], 0, 3) == 0
+
+
+def test_vectors_with_a_sense_direction_predict_every_sense():
+    """A sense of 1/4 of "bank" and half of "bat", in another small component beside noise."""
+    random = np.random.default_rng(0)
+
+    def constructed(number):
+        words, turns = np.array(["bank", "bat"] * (number // 2)), np.arange(number) // 2 % 4
+        sides = np.where(turns % np.where(words == "bank", 4, 2) == 0, 1, -1)
+        vectors = random.normal(size=(number, 7))
+        for word, component, scale in (("bank", 3, 0.01), ("bat", 5, -0.01)):
+            vectors[words == word, component] = scale * sides[words == word]
+        return SenseVectors(words, np.char.add(words, sides.astype(str)), vectors)
+
+    scores = sense_accuracy(constructed(400), constructed(80))
+    assert scores == {"accuracy": 1, "majority": pytest.approx(5 / 8)}

@@ -4,13 +4,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from attention import masks
-from attention.modules import (
-    EncoderDecoder,
-    RecurrentConfig,
-    RecurrentEncoderDecoder,
-    TransformerConfig,
-)
+from attention import masks, modules
 from experiments.analysis.replaced_weights import permuted, replace_weights, uniform
 from tests.attention.modules.inputs import filled
 
@@ -38,14 +32,15 @@ def outputs(model):
 
 
 TRANSFORMER = {"width": 8, "num_heads": 2, "num_kv_heads": 1, "hidden": 8, "softcap": 0.5}
+RECURRENT = {"embedding_width": 4, "hidden": 5, "max_length": 8}
 TRANSFORMER |= {"encoder_layers": 2, "decoder_layers": 1, "max_length": 8, "positions": "alibi"}
 
 
 @pytest.mark.parametrize(
     ("kind", "config"),
     [
-        (EncoderDecoder, TransformerConfig(**TRANSFORMER)),
-        (RecurrentEncoderDecoder, RecurrentConfig(embedding_width=4, hidden=5, max_length=8)),
+        (modules.EncoderDecoder, modules.TransformerConfig(**TRANSFORMER)),
+        (modules.RecurrentEncoderDecoder, modules.RecurrentConfig(**RECURRENT)),
     ],
 )
 def test_own_weights_change_nothing_and_uniform_weights_are_used(kind, config):

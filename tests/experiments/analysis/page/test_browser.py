@@ -1,6 +1,5 @@
 """The page in a headless Chromium, opened from disk."""
 
-import base64
 import io
 import json
 import shutil
@@ -11,7 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from experiments.analysis.collect import Attended, AttentionMaps, Example
 from experiments.analysis.page.build import write_page
+from experiments.analysis.page.example_data import attention_data
 from experiments.analysis.page.model_data import model_data
 from tests.experiments.analysis.page.test_model_data import random_state, translation
 
@@ -26,27 +27,15 @@ HOSTILE = [
 PHONE, DESK = (390, 844), (1280, 900)
 
 
-def weights_of(shape, seed):
-    raw = np.random.default_rng(seed).exponential(size=shape) ** 2
-    return np.rint(255 * raw / raw.sum(axis=-1, keepdims=True)).astype(np.uint8)
-
-
-def example(source, target, seed, layers=2, heads=3):
-    """A translation with random attention."""
-    read, written = [*source, "<eos>"], ["<bos>", *target]
-    predicted = [*target, "<eos>"]
-    maps = {}
-    for kind, queries, keys in (
-        ("encoder", read, read),
-        ("decoder", written, written),
-        ("cross", predicted, read),
-    ):
-        weights = weights_of((layers, heads, len(queries), len(keys)), seed)
-        maps[kind] = {
-            "title": "cross-attention" if kind == "cross" else f"{kind} self-attention",
-            **{"layers": [1, 2], "shape": [*weights.shape], "queries": queries, "keys": keys},
-            "weights": base64.b64encode(weights.tobytes()).decode(),
-        }
+def example(source, target, seed):
+    """A translation with random attention of two layers and three heads."""
+    read, written, predicted = [*source, "<eos>"], ["<bos>", *target], [*target, "<eos>"]
+    sides = {"encoder": (read, read), "decoder": (written, written), "cross": (predicted, read)}
+    random, maps = np.random.default_rng(seed), {}
+    for kind, (queries, keys) in sides.items():
+        weights = random.exponential(size=(2, 3, len(queries), len(keys))) ** 2
+        weights /= weights.sum(axis=-1, keepdims=True)
+        maps[kind] = AttentionMaps(kind, [1, 2], weights, queries, keys)
     steps = [[[token, 0.7], ["other", 0.2], *[["x", 0.01]] * 3] for token in predicted]
     translations = [
         {
@@ -56,15 +45,11 @@ def example(source, target, seed, layers=2, heads=3):
         }
         for text in (" ".join(target), "another one")
     ]
-    return {
-        "name": " ".join(source),
-        "stacks": {
-            "encoder": {"labels": read, "special": [0, 1], "ids": [3] * len(read)},
-            "decoder": {"labels": written, "special": [1, 0], "ids": [3] * len(written)},
-        },
-        **{"predicted": predicted, "maps": maps, "translations": translations},
-        "movement": {"encoder": [[0.1 * len(read)] * len(read)] * 2},
-    }
+    labels, special = {"encoder": read, "decoder": written}, {"encoder": (0, 1), "decoder": (1, 0)}
+    inputs = {stack: np.full(len(tokens), 3) for stack, tokens in labels.items()}
+    data = attention_data(Example(inputs, labels, special, predicted), Attended(maps))
+    movement = {"encoder": [[0.1 * len(read)] * len(read)] * 2}
+    return data | {"name": " ".join(source), "translations": translations, "movement": movement}
 
 
 @pytest.fixture(scope="module")
@@ -137,24 +122,16 @@ class Page:
     def click(self, selector):
         self.script("document.querySelector(arguments[0]).click()", selector)
 
-    def focus(self, selector):
-        self.script("document.querySelector(arguments[0]).focus()", selector)
-
     def press(self, *keys):
         for key in keys:
             webdriver.ActionChains(self.browser).send_keys(getattr(webdriver.Keys, key)).perform()
 
     def point(self, selector):
-        webdriver.ActionChains(self.browser, duration=0).move_to_element(
-            self.one(selector)
-        ).perform()
+        pointer = webdriver.ActionChains(self.browser, duration=0)
+        pointer.move_to_element(self.one(selector)).perform()
 
     def choose(self, number):
-        self.script(
-            "(arguments[0].value = arguments[1], arguments[0].dispatchEvent(new Event('change')))",
-            self.one("#example"),
-            number,
-        )
+        self.all("#example option")[number].click()
 
     def pixels(self, selector):
         """A screenshot of an element; the frame after the last change is drawn first."""
@@ -180,10 +157,8 @@ def test_no_request_and_no_message(page):
 
 def test_markup_in_words_is_text(page):
     page.choose(1)
-    assert page.script("[...document.querySelectorAll('#keys bdi')].map((e) => e.textContent)") == [
-        *HOSTILE,
-        "<eos>",
-    ]
+    labels = page.script("[...document.querySelectorAll('#keys bdi')].map((e) => e.textContent)")
+    assert labels == [*HOSTILE, "<eos>"]
     assert page.text("#reading bdi") == " ".join(HOSTILE)
     assert page.text("h1") == "Attention of <b>"
     assert page.all("main img, main script, h1 b") == []
@@ -215,12 +190,12 @@ def test_pointing_at_a_word(page):
 
 
 def test_keyboard(page):
-    page.focus("#queries button")
+    page.script("document.querySelector('#queries button').focus()")
     page.press("ARROW_DOWN", "ARROW_DOWN")
     assert "bleue is predicted from" in page.text("#caption")
     page.press("ENTER", "HOME", "ENTER", "TAB")
     assert page.script("document.activeElement.closest('ol').id") == "keys"
-    page.focus("#tabs button")
+    page.script("document.querySelector('#tabs button').focus()")
     assert "2 tokens, on average" in page.text("#caption")
     page.press("ARROW_RIGHT")
     assert page.all("#tab-translations[aria-selected=true]")

@@ -3,9 +3,6 @@
 import base64
 import json
 import re
-import shutil
-import subprocess
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -52,9 +49,6 @@ def test_steps_of_a_decoder_and_choices_of_an_encoder():
     assert data["tokens"] == ["b", "\ufffd"] and data["ids"] == [1, 2]
     assert np.allclose(np.exp(data["log_probs"]), [0.25, 0.7], atol=1e-4)
     assert data["alternatives"][1] == [["\ufffd", 0.7], ["b", 0.2], ["a", 0.1]]
-
-
-def test_choices_of_an_encoder():
     choices = [(2, [("cat", 0.5), ("dog", 0.25)]), (None, [("one", 1.0)])]
     (data,) = choices_data(Prediction(["a cat"], choices=choices))
     assert (data["text"], data["places"], data["tokens"]) == ("a cat", [2, None], ["cat", "one"])
@@ -65,8 +59,8 @@ def test_special_labels():
     stack = {"labels": ["<class>", "a", "<end>"], "special": [1, 1]}
     text = {"stacks": {"decoder": {"labels": ["a", "b"], "special": [0, 0]}}}
     assert special_labels([text]) == []
-    labels = special_labels([text, {"stacks": {"encoder": stack}}])
-    assert labels == sorted([*SPECIALS, "<class>", "<end>"])
+    both = [text, {"stacks": {"encoder": stack}}]
+    assert special_labels(both) == sorted([*SPECIALS, "<class>", "<end>"])
 
 
 @pytest.mark.parametrize(
@@ -77,10 +71,3 @@ def test_large_maps_are_computed_or_left_out(most, can_compute, kept):
     examples = [{"maps": {"cross": {"weights": each}}} for each in ("aaa", "bbb", "c")]
     shown = limited(examples, most, can_compute=can_compute)
     assert [each["maps"]["cross"]["weights"] for each in shown] == kept
-
-
-@pytest.mark.skipif(shutil.which("node") is None, reason="needs Node")
-def test_scripts_of_the_views():
-    command = ["node", "--test", str(Path(__file__).parent / "views.test.js")]
-    run = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stdout

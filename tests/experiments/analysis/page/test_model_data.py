@@ -14,8 +14,7 @@ import pytest
 
 from attention.modules.layers import Norm
 from configs import char_lm, masked_lm, multi30k, toy_translation
-from experiments.analysis.collect import RETURNING, attended
-from experiments.analysis.page.example_data import distances
+from experiments.analysis.page.example_data import distances, map_data
 from experiments.analysis.page.model_data import (
     NotInPageError,
     described,
@@ -41,7 +40,6 @@ from experiments.tasks.prediction import read_sentence
 from experiments.tasks.translation import Translation
 from tests.experiments.data.corpora import learn
 
-FOLDER = Path(__file__).parent
 SMALL = {"width": 8, "num_heads": 2, "hidden": 12, "encoder_layers": 1, "decoder_layers": 2}
 SOURCE = ("the", "Zoe", "l'", "Afrique", "visits", "The", ",", "?", "b")
 TARGET = ("un", "deux", "trois", "quatre")
@@ -113,42 +111,24 @@ def random_state(task, scale=0.6):
     return SimpleNamespace(parameters=jax.tree.map(draw, shapes))
 
 
-def rounded(state):
-    return jax.tree.map(lambda leaf: leaf.astype("float16").astype("float32"), state.parameters)
-
-
 def expected(task, state, source, target):
     """What JAX computes with the parameters that the page has."""
     example = task.example(state, source, target)
-    if isinstance(task, LanguageModeling):
-        ids = {"source": [], "target": example.inputs["decoder"].tolist()}
-    else:
-        predicted = [*task.tokenizers.target.encode(target), EOS]
-        ids = {"source": example.inputs["encoder"].tolist(), "target": predicted}
-    inputs = {stack: ids[None] for stack, ids in example.inputs.items()}
-    lengths = {stack: np.array([ids.shape[1]], np.int32) for stack, ids in inputs.items()}
-
-    def outputs(model, inputs, lengths):
-        return {
-            stack: each._replace(cache=None, losses=None)
-            for stack, each in task.attended(model, inputs, lengths, RETURNING).items()
-        }
-
-    found = task.learner.apply(outputs)(rounded(state), inputs, lengths)
-    seen = attended(found, 0, example)
-    return ids | {
-        "logits": np.asarray(found["decoder"].logits[0]).tolist(),
+    rounded = jax.tree.map(lambda x: x.astype("float16").astype("float32"), state.parameters)
+    (seen,) = task.collector(rounded, [example])
+    read = {stack: ids.tolist() for stack, ids in example.inputs.items()}
+    written = read["decoder"] if "encoder" not in read else [*read["decoder"][1:], EOS]
+    return {
+        **{"source": read.get("encoder", []), "target": written},
+        "logits": seen.logits["decoder"][: len(written)].tolist(),
         "predicted": [*example.predicted],
         "stacks": {stack: {"labels": [*labels]} for stack, labels in example.labels.items()},
-        "maps": {kind: as_json(maps) for kind, maps in seen.maps.items()},
+        "maps": {
+            kind: map_data(maps) | {"weights": maps.weights.tolist()}
+            for kind, maps in seen.maps.items()
+        },
         "movement": {stack: distances(each).tolist() for stack, each in seen.hidden_states.items()},
     }
-
-
-def as_json(maps):
-    values = {"title": maps.title, "layers": [*maps.layers], "shape": [*maps.weights.shape]}
-    labels = {"queries": [*maps.queries], "keys": [*maps.keys]}
-    return values | labels | {"weights": maps.weights.tolist()}
 
 
 def typed(task, text):
@@ -194,10 +174,10 @@ def written(tmp_path_factory, subwords):
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs Node")
-@pytest.mark.parametrize("name", ["arrays", "model", "decode", "tokens"])
-def test_scripts_of_the_model(written, name):
+@pytest.mark.parametrize("name", ["arrays", "model", "decode", "tokens", "views"])
+def test_scripts(written, name):
     environment = os.environ | {"PAGE_MODELS": str(written)}
-    command = ["node", "--test", str(FOLDER / f"{name}.test.js")]
+    command = ["node", "--test", str(Path(__file__).with_name(f"{name}.test.js"))]
     run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert run.returncode == 0 and "# skipped 0" in run.stdout, run.stdout
 
@@ -209,6 +189,7 @@ def test_scripts_of_the_model(written, name):
         (lambda: translation({"positions": "rotary", "rotary": NTK}), 1, "'ntk'"),
         (lambda: language_model({"experts": {"every": 1}}), 1, "sublayer: Experts"),
         (lambda: translation({}), 1e5, "not finite in float16"),
+        (lambda: translation({"hidden": 200_000}), 1, "at most 4,000,000 parameters, and this"),
     ],
 )
 def test_models_that_the_page_does_not_run(make, scale, reason):
@@ -216,14 +197,10 @@ def test_models_that_the_page_does_not_run(make, scale, reason):
         model_data(task := make(), random_state(task, scale))
 
 
-def test_tasks_and_sizes_that_the_page_does_not_run():
+def test_task_that_the_page_does_not_run():
     config = Config.read(masked_lm.get_config("tiny").to_dict())
     with pytest.raises(NotInPageError, match="task=masked_language_model"):
         model_data(MaskedLanguageModeling(config, None), None)
-    task = translation({"hidden": 200_000})
-    state = SimpleNamespace(parameters=task.learner.abstract_state.parameters)
-    with pytest.raises(NotInPageError, match="at most 4,000,000 parameters, and this one has"):
-        model_data(task, state)
 
 
 def test_attributes_that_the_page_does_not_read():
