@@ -148,7 +148,7 @@ class Learner:
         shapes = jax.eval_shape(self._make_state)
         of_state = sharding.shardings(shapes, self.mesh)
         self.abstract_state = jax.tree.map(lambda x, own: x.update(sharding=own), shapes, of_state)
-        self.num_parameters = optax.tree.size(shapes.parameters)
+        self.num_parameters = sum(leaf.size for leaf in jax.tree.leaves(shapes.parameters))
         whole = NamedSharding(self.mesh, PartitionSpec())
         self.initial_state = compiled(self._make_state, out_shardings=of_state)
         self.train_step = compiled(self._train_step, donate=(0,), out_shardings=(of_state, whole))

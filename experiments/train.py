@@ -297,7 +297,7 @@ def interruption() -> Iterator[Event]:
         for number in SIGNALS:
             signal.signal(number, signal.SIG_DFL)
         os.write(
-            2, b"\nthe state is saved after this step or measurement; a second signal ends it\n"
+            2, b"\nthe state is saved soon; a second signal ends the process at once\n"
         )
 
     is_main = current_thread() is main_thread()

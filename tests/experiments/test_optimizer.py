@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from experiments.optimizer import optimizer, schedule
 from flax import nnx
 
 from attention.modules import LanguageModel
 from experiments.config.parts import DecoderModel, TrainPart
-from experiments.optimizer import optimizer, schedule
 
 NAMES = ("constant", "linear", "cosine", "inverse_sqrt")
 
