@@ -296,9 +296,8 @@ def interruption() -> Iterator[Event]:
         requested.set()
         for number in SIGNALS:
             signal.signal(number, signal.SIG_DFL)
-        os.write(
-            2, b"\nthe state is saved soon; a second signal ends the process at once\n"
-        )
+        sentence = "the state is saved after the running step or measurement; a second signal "
+        os.write(2, f"\n{sentence}ends the process at once\n".encode())
 
     is_main = current_thread() is main_thread()
     handlers = {number: signal.signal(number, request) for number in SIGNALS if is_main}

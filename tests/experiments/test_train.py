@@ -314,9 +314,7 @@ def test_every_unit_of_a_duration_counts_steps(text, steps):
     assert (resolved.steps, resolved.duration, train.steps) == (steps, "", 20)
 
 
-@pytest.mark.parametrize(
-    "text", ["-1 epochs", "0 epochs", "1/0 epochs", "inf epochs", "3 epoch", "3"]
-)
+@pytest.mark.parametrize("text", ["-1 steps", "0 steps", "1/0 steps", "inf steps", "3 epoch", "3"])
 def test_mistakes_in_a_duration_are_one_sentence(text):
     with pytest.raises(ValueError, match="duration"):
         TrainPart(duration=text)
