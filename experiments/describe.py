@@ -23,7 +23,7 @@ from experiments.config import Config
 from experiments.errors import UsageError, as_usage_errors
 from experiments.processes import cores_as_devices
 from experiments.registry import TASKS
-from experiments.sharding import MESH_AXES
+from experiments.sharding import MESH_AXES, read_batch
 from experiments.tasks.task import Task
 from experiments.workdir import Workdir
 
@@ -204,7 +204,8 @@ def masks_of(model: nnx.Module, size: int = 16) -> str:
 def memory_of_training(task: Task) -> str:
     """Return what the compiler reports of the training step of a task on the mesh of its config."""
     learner = task.learner
-    batch, rows = learner.batch_reader(task.training_batches())(0)
+    multiple = task.config.batch.microbatches
+    batch, rows = read_batch(task.training_batches(), learner.mesh, multiple, 0)
     memory = learner.train_step.lower(learner.abstract_state, batch).compile().memory_analysis()
     table = [
         ["a training step", "bytes of each device"],

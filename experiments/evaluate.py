@@ -11,9 +11,9 @@ from experiments.config import Config
 from experiments.config.build import differences, flat
 from experiments.errors import UsageError, as_usage_errors, one_of
 from experiments.files import write_whole
+from experiments.metrics import paired_bootstrap
 from experiments.records import line_of
 from experiments.registry import TASKS
-from experiments.scores import paired_bootstrap
 from experiments.tasks.task import Task
 from experiments.trained import Trained, restore
 from experiments.workdir import Workdir, saved_steps

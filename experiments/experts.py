@@ -57,9 +57,9 @@ class Experts(nnx.Module):
 
     def __call__(self, inputs: Array, *, context: Context) -> Output:
         """Map `[B, T, D]` to `[B, T, D]`, with the loss "balance"."""
-        rows, length, _ = inputs.shape
-        parameters = self.up[...], self.down[...]
-        inputs, up, down = promote_dtype((inputs, *parameters), dtype=self.dtype)
+        (rows, length, _), number = inputs.shape, self.config.number
+        arrays = inputs, self.up[...], self.down[...]
+        inputs, up, down = promote_dtype(arrays, dtype=self.dtype)
         valid = context.valid(length)
         valid = jnp.ones((rows, length), bool) if valid is None else valid
         inputs = jnp.where(valid[..., None], inputs, 0)
@@ -67,18 +67,14 @@ class Experts(nnx.Module):
         weights, experts = jax.lax.top_k(gates, CHOSEN)
         weights /= weights.sum(axis=-1, keepdims=True)
         # All first choices are served before any second one. bfloat16 would count up to 256.
-        chosen = jax.nn.one_hot(jnp.swapaxes(experts, 1, 2), self.config.number, dtype=jnp.int32)
+        chosen = jax.nn.one_hot(jnp.swapaxes(experts, 1, 2), number, dtype=jnp.int32)
         chosen *= valid[:, None, :, None].astype(jnp.int32)  # [B, 2, T, E]
-        served = jnp.cumsum(chosen.reshape(rows, -1, self.config.number), axis=1).reshape(
-            chosen.shape
-        )
+        served = jnp.cumsum(chosen.reshape(rows, -1, number), axis=1).reshape(chosen.shape)
         slots = ((served - 1) * chosen).sum(axis=-1)  # [B, 2, T]
-        share = (
-            1.0
-            if context.rng is None
-            else self.config.capacity_factor * CHOSEN / self.config.number
-        )
-        capacity = max(1, min(length, round(share * length)))
+        capacity = length
+        if context.rng is not None:
+            share = self.config.capacity_factor * CHOSEN / number
+            capacity = max(1, min(length, round(share * length)))
         slot = jax.nn.one_hot(slots, capacity, dtype=inputs.dtype)  # 0 where no slot is left
         used = chosen.astype(inputs.dtype)
         routed = jnp.einsum("bkte,bktc,btd->becd", used, slot, inputs)
@@ -88,11 +84,8 @@ class Experts(nnx.Module):
         features = jnp.einsum("becd,bkte,bktc,btk->btd", outputs, used, slot, weights)
         # Means over the valid tokens, of first choices and of gates.
         share = valid.astype(gates.dtype) / jnp.maximum(valid.sum(), 1).astype(gates.dtype)
-        first, mean = (
-            jnp.einsum("bt,bte->e", share, each)
-            for each in (chosen[:, 0].astype(gates.dtype), gates)
-        )
-        loss = self.config.number * jnp.sum(first * mean)
+        first = jnp.einsum("bt,bte->e", share, chosen[:, 0].astype(gates.dtype))
+        loss = number * jnp.sum(first * jnp.einsum("bt,bte->e", share, gates))
         return Output(features, losses={"balance": self.config.balance * loss})
 
 

@@ -1,8 +1,7 @@
 """A model with its loss and optimizer: the training state, and the compiled steps."""
 
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
-from types import MappingProxyType
+from functools import partial, reduce
 from typing import Any, NamedTuple, Self, TypeVar
 
 import jax
@@ -12,24 +11,12 @@ from flax import nnx
 from jax import Array
 from jax.sharding import NamedSharding, PartitionSpec
 
+from experiments import sharding
 from experiments.config import Config
-from experiments.data.pipeline import TrainingBatches
+from experiments.config.parts import TrainPart
 from experiments.errors import as_usage_errors
-from experiments.losses import TokenLosses, add_auxiliary, per_token
-from experiments.optimizer import optimizer, schedule
-from experiments.sharding import (
-    accumulated,
-    compiled,
-    gather_tables,
-    gather_to_host,
-    make_mesh,
-    one_copy,
-    place_rows,
-    read_batch,
-    rows_of_each,
-    shard_rows,
-    shardings,
-)
+from experiments.losses import TokenLosses, per_token
+from experiments.sharding import compiled, gather_to_host
 
 Batch = TypeVar("Batch")
 # (model, batch, random key of dropout or None) -> sums of losses, `Output.losses` of the model
@@ -57,6 +44,69 @@ class TrainState(NamedTuple):
         """Return the state with the moving average, if there is one, as its parameters."""
         return self if self.ema is None else self._replace(parameters=self.ema)
 
+    def with_arrays(self, arrays: Mapping[tuple[Any, ...], Any]) -> Self:
+        """Replace parameters, and their average, by copies of the arrays at these paths."""
+
+        def replaced(path: tuple[Any, ...], old: nnx.Variable) -> nnx.Variable:
+            if path not in arrays:
+                return old
+            # The training step reuses the memory of its state.
+            array = jax.device_put(arrays[path], old[...].sharding, may_alias=False)
+            return old.replace(array.astype(old.dtype))
+
+        ema = None if self.ema is None else nnx.map_state(replaced, self.ema)
+        return self._replace(parameters=nnx.map_state(replaced, self.parameters), ema=ema)
+
+
+def schedule(config: TrainPart) -> optax.Schedule:
+    """Return the learning rate of each step: a linear rise from 0, then a fall of the named form.
+
+    "linear" and "cosine" reach 0 at the last step; "inverse_sqrt" falls with 1/√step (Vaswani et
+    al. 2017, equation 3); "constant" stays.
+    An extended run continues with the schedule of its new length, so a rate that has fallen to 0
+    rises again.
+    """
+    peak, rise = config.learning_rate, config.warmup_steps
+    fall = config.steps - rise
+    falls = {
+        "constant": optax.constant_schedule(peak),
+        "linear": optax.linear_schedule(peak, 0.0, fall),
+        "cosine": optax.cosine_decay_schedule(peak, fall),
+        "inverse_sqrt": lambda step: (  # computed, with a step below 0, in the warm-up too
+            peak * (max(rise, 1) / (max(rise, 1) + jnp.maximum(step, 0))) ** 0.5
+        ),
+    }
+    warmup = optax.linear_schedule(0.0, peak, rise)
+    return optax.join_schedules([warmup, falls[config.schedule]], [rise])
+
+
+def optimizer(config: TrainPart, parameters: nnx.State) -> optax.GradientTransformation:
+    """Adam with decoupled weight decay (Loshchilov and Hutter 2019) on clipped gradients.
+
+    Without weight decay it is Adam (Kingma and Ba 2015). Biases, norms and embeddings do not decay
+    unless `config.decay_all`; the vector of a class token does. With `config.skip_nonfinite`, a
+    gradient that is not finite changes nothing. Parameters may be shapes.
+    """
+
+    def decays(path: tuple[Any, ...], parameter: nnx.Variable) -> bool:
+        # The metadata "axes" names the axes of a parameter without that of stacked layers.
+        axes = parameter.get_metadata().get("axes", (None,) * parameter.ndim)
+        kept = "bias", "table", "vocab", "token_types"
+        return len(axes) > 1 and path[-1] not in kept and axes[0] not in kept
+
+    adam = optax.chain(
+        optax.clip_by_global_norm(config.clip_norm),
+        optax.adamw(
+            schedule(config),
+            b1=config.beta1,
+            b2=config.beta2,
+            eps=config.epsilon,
+            weight_decay=config.weight_decay,
+            mask=None if config.decay_all else nnx.map_state(decays, parameters),
+        ),
+    )
+    return optax.apply_if_finite(adam, config.skip_nonfinite) if config.skip_nonfinite else adam
+
 
 class Learner:
     """A model with its loss and optimizer; no parameter is allocated yet.
@@ -67,6 +117,7 @@ class Learner:
         definition: the model without its parameters.
         abstract_state: shapes and shardings of a state, as in a checkpoint.
         num_parameters: of the model.
+        initial_state: `() -> state` before the first step, compiled.
         train_step: `(state, batch, requests=None) -> state, metrics`, compiled; it reuses the
             memory of its state. Requests are bool `[devices, kinds]` of several processes; the
             metrics then contain the kinds that any process has set.
@@ -88,60 +139,30 @@ class Learner:
                 the model or the devices.
         """
         self._make_model, self._loss_function, self._config = make_model, loss_function, config
-        self.mesh = make_mesh(config.mesh, config)
+        self.mesh = sharding.make_mesh(config.mesh, config)
         with as_usage_errors("model: "):
             self.abstract_model = jax.eval_shape(lambda: make_model(nnx.Rngs(0)))
         self.definition = nnx.graphdef(self.abstract_model)
         self._optimizer = optimizer(config.train, nnx.state(self.abstract_model))
         shapes = jax.eval_shape(self._make_state)
-        of_state = shardings(shapes, self.mesh)
-        self.abstract_state = jax.tree.map(
-            lambda leaf, own: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=own),
-            shapes,
-            of_state,
-        )
+        of_state = sharding.shardings(shapes, self.mesh)
+        self.abstract_state = jax.tree.map(lambda x, own: x.update(sharding=own), shapes, of_state)
         self.num_parameters = sum(leaf.size for leaf in jax.tree.leaves(shapes.parameters))
-        replicated = NamedSharding(self.mesh, PartitionSpec())
-        self._initial_state = compiled(self._make_state, out_shardings=of_state)
+        whole = NamedSharding(self.mesh, PartitionSpec())
+        self.initial_state = compiled(self._make_state, out_shardings=of_state)
         self.train_step = compiled(
-            self._train_step, donate_argnums=0, out_shardings=(of_state, replicated)
+            self._train_step, donate_argnums=0, out_shardings=(of_state, whole)
         )
-        self.evaluate_step = compiled(self._evaluate_step, out_shardings=replicated)
-
-    def initial_state(
-        self, parameters: Mapping[tuple[Any, ...], Any] = MappingProxyType({})
-    ) -> TrainState:
-        """Return the state before the first step; arrays by path replace initial parameters."""
-        state = self._initial_state()
-        if not parameters:
-            return state
-        replaced = _with_arrays(state.parameters, parameters)
-        ema = None if state.ema is None else _with_arrays(state.ema, parameters)
-        return state._replace(parameters=replaced, ema=ema)
-
-    def batch_reader(self, batches: TrainingBatches) -> Callable[[int], tuple[Batch, int]]:
-        """Return a function that reads the batch of a training step, as in `sharding`."""
-        return partial(read_batch, batches, self.mesh, self._config.batch.microbatches)
-
-    def check(self, batch: Batch) -> None:
-        """Trace the training step, before a file is written.
-
-        Raises:
-            UsageError: a loss of another shape, or an implementation of attention that cannot
-                compute the model.
-        """
-        with as_usage_errors("model: "):
-            jax.eval_shape(self.train_step, self.abstract_state, batch)
+        self.evaluate_step = compiled(self._sums, out_shardings=whole)
 
     def losses(self, parameters: nnx.State, batches: Iterable[Batch]) -> dict[str, float]:
         """Return loss and accuracy over all batches together, without dropout."""
         # One batch at a time: on a CPU, all threads could wait for the sums of several programs.
         sums = [
-            jax.device_get(self.evaluate_step(parameters, place_rows(rows, self.mesh)))
-            for rows in rows_of_each(batches)
+            jax.device_get(self.evaluate_step(parameters, sharding.place_rows(rows, self.mesh)))
+            for rows in sharding.rows_of_each(batches)
         ]
-        total = jax.tree.map(lambda *parts: sum(parts), *sums)
-        return {name: float(value) for name, value in per_token(total).items()}
+        return {name: float(v) for name, v in per_token(reduce(optax.tree.add, sums)).items()}
 
     def apply(self, method: Callable[..., Array]) -> Callable[..., Array]:
         """Compile `method(model, ...)` as a function of parameters and arrays.
@@ -151,7 +172,7 @@ class Learner:
         program = compiled(
             lambda parameters, *arrays: method(nnx.merge(self.definition, parameters), *arrays)
         )
-        return lambda parameters, *arrays: gather_to_host(program(one_copy(parameters), *arrays))
+        return lambda tree, *arrays: gather_to_host(program(sharding.one_copy(tree), *arrays))
 
     def _make_state(self) -> TrainState:
         model_rng, step_rng = jax.random.split(jax.random.key(self._config.seed))
@@ -164,71 +185,51 @@ class Learner:
             rng=step_rng,
         )
 
-    def _model(self, parameters: nnx.State) -> nnx.Module:
-        return nnx.merge(self.definition, gather_tables(parameters, self.mesh))
-
     def _train_step(
         self, state: TrainState, batch: Batch, requests: Array | None = None
     ) -> tuple[TrainState, dict[str, Array]]:
         """One step on the sum over all tokens of a batch, or of its microbatches."""
-        train, dtype = self._config.train, jnp.dtype(self._config.train.dtype)
+        train, parts = self._config.train, self._config.batch.microbatches
+        narrow = partial(as_dtype, dtype=jnp.dtype(train.dtype))
 
         def objective(parameters: nnx.State, part: Batch, rng: Array) -> tuple[Array, TokenLosses]:
-            model = self._model(cast(parameters, dtype))
-            sums, auxiliary = self._loss_function(model, cast(part, dtype), rng)
-            sums = add_auxiliary(sums, auxiliary, to_objective=True)
+            sums = self._sums(*jax.tree.map(narrow, (parameters, part)), rng)
             return sums.loss, sums
 
-        rng = jax.random.fold_in(state.rng, state.step)
-        gradient = partial(jax.grad(objective, has_aux=True), state.parameters)
-        parts = self._config.batch.microbatches
-        gradients, sums = accumulated(gradient, batch, rng, parts, self.mesh)
+        parameters, rng = state.parameters, jax.random.fold_in(state.rng, state.step)
+        gradient = partial(jax.grad(objective, has_aux=True), parameters)
+        gradients, sums = sharding.accumulated(gradient, batch, rng, parts, self.mesh)
         gradients = optax.tree.scale(1 / jnp.maximum(sums.tokens, 1), gradients)
-        updates, moments = self._optimizer.update(gradients, state.optimizer, state.parameters)
-        parameters = optax.apply_updates(state.parameters, updates)
         metrics = per_token(sums) | {
             "gradient_norm": optax.tree.norm(gradients),  # before clipping
             "learning_rate": schedule(train)(state.step),
         }
-        after = state._replace(step=state.step + 1, parameters=parameters, optimizer=moments)
-        after = after._replace(ema=ema_update(after, train.ema))
+        updates, moments = self._optimizer.update(gradients, state.optimizer, parameters)
+        parameters, step = optax.apply_updates(parameters, updates), state.step + 1
+        ema = state.ema
+        if ema is not None:
+            # Step t keeps t / (9 + t) at most, so the first parameters soon have no weight.
+            keep = jnp.minimum(train.ema, step / (9 + step))
+            ema = optax.incremental_update(parameters, ema, 1 - keep)
         if train.skip_nonfinite:
             metrics["skipped"] = moments.notfinite_count
         if requests is not None:
             metrics["requests"] = requests.any(axis=0)
-        return after, metrics
+        return TrainState(step, parameters, ema, moments, state.rng), metrics
 
-    def _evaluate_step(self, parameters: nnx.State, batch: Batch) -> TokenLosses:
-        rows = shard_rows(batch, self.mesh)
-        sums, auxiliary = self._loss_function(self._model(parameters), rows, None)
-        return add_auxiliary(sums, auxiliary, to_objective=False)
+    def _sums(self, parameters: nnx.State, batch: Batch, rng: Array | None = None) -> TokenLosses:
+        """Sum the losses of a batch; `loss` contains those of sublayers in training alone.
 
-
-def cast(tree: Any, dtype: jnp.dtype) -> Any:  # noqa: ANN401 - any pytree
-    """Convert floating-point arrays to another precision; other arrays stay as they are."""
-    return jax.tree.map(
-        lambda leaf: leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf,
-        tree,
-    )
-
-
-def ema_update(state: TrainState, decay: float) -> nnx.State | None:
-    """Return the moving average of the parameters after a step.
-
-    Step t keeps min(decay, t / (9 + t)) of the average, so the first parameters soon have no
-    weight.
-    """
-    if state.ema is None:
-        return None
-    keep = jnp.minimum(decay, state.step / (9 + state.step))
-    return optax.incremental_update(state.parameters, state.ema, 1 - keep)
+        Those are means over a batch, such as the balance loss of a mixture of experts, so they are
+        weighted by its tokens.
+        """
+        model = nnx.merge(self.definition, sharding.gather_tables(parameters, self.mesh))
+        sums, losses = self._loss_function(model, sharding.shard_rows(batch, self.mesh), rng)
+        auxiliary = {name: loss * sums.tokens for name, loss in losses.items()}
+        total = sums.loss if rng is None else sum(auxiliary.values(), sums.loss)
+        return sums._replace(loss=total, auxiliary=auxiliary)
 
 
-def _with_arrays(tree: nnx.State, arrays: Mapping[tuple[Any, ...], Any]) -> nnx.State:
-    """Replace some parameters; each is copied, since the training step reuses their memory."""
-    flat = dict(nnx.to_flat_state(tree))
-    for path, array in arrays.items():
-        old = flat[path][...]
-        array = jax.device_put(array, old.sharding, may_alias=False)
-        flat[path] = flat[path].replace(array.astype(old.dtype))
-    return nnx.from_flat_state(flat)
+def as_dtype(array: Array, dtype: jnp.dtype) -> Array:
+    """Convert an array of floating-point numbers to another precision."""
+    return array.astype(dtype) if jnp.issubdtype(array.dtype, jnp.floating) else array

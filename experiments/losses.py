@@ -15,7 +15,6 @@ from experiments.errors import UsageError
 from experiments.registry import LOSSES
 from experiments.sharding import map_tokens, padded_rows
 
-REGULARIZERS = ("label_smoothing", "z_loss")  # fields of `train` that a loss may take
 TokenLoss = Callable[[Array, Array], Array]  # (logits [..., V], labels [...]) -> [...]
 TILE = 2**22  # logits, which is 16 MiB of float32
 
@@ -39,6 +38,7 @@ class TokenLosses(NamedTuple):
 
 
 Objective = Callable[[Array, Array, Array], TokenLosses]  # of logits, labels, counts
+Totals = tuple[TokenLosses, list[Array]]  # of tiles: with the derivatives by the head
 
 
 def per_token(sums: TokenLosses) -> dict[str, Array]:
@@ -53,29 +53,15 @@ def per_token(sums: TokenLosses) -> dict[str, Array]:
     }
 
 
-def add_auxiliary(
-    sums: TokenLosses, losses: Mapping[str, Array], *, to_objective: bool
-) -> TokenLosses:
-    """Add `Output.losses` of a model, such as the balance loss of a mixture of experts.
-
-    They are means over a batch, so they are weighted by its tokens. In training, `loss` contains
-    them.
-    """
-    weighted = {name: loss * sums.tokens for name, loss in losses.items()}
-    total = sum(weighted.values(), sums.loss) if to_objective else sums.loss
-    return sums._replace(loss=total, auxiliary=weighted)
-
-
 def objective(loss: TokenLoss, train: LabelTrainPart, *, training: bool) -> Objective:
     """Return what is minimized in training, or what is measured of a split.
 
     In training, the arguments `label_smoothing` and `z_loss` of the loss that `train.loss` names
     take the values of these fields of `train`; otherwise they keep their defaults, as others do.
     """
-    if not training:
-        return partial(token_losses, loss=loss)
-    names = [name for name in inspect.signature(loss).parameters if name in REGULARIZERS]
-    options = {name: getattr(train, name) for name in names if hasattr(train, name)}
+    regularizers = {"label_smoothing", "z_loss"} if training else set()
+    taken = regularizers & inspect.signature(loss).parameters.keys()
+    options = {name: getattr(train, name) for name in taken}
     return partial(token_losses, loss=partial(loss, **options))
 
 
@@ -134,14 +120,10 @@ def token_losses(
         )
     is_label = jax.nn.one_hot(labels, logits.shape[-1], dtype=bool)
     correct = score_of(logits, labels) > jnp.where(is_label, -jnp.inf, logits).max(axis=-1)
-
-    def total(values: Array) -> Array:
-        return jnp.sum(jnp.where(counts, values, 0))
-
     return TokenLosses(
-        loss=total(losses),
-        nll=total(cross_entropy(logits, labels)),
-        correct=total(correct.astype(logits.dtype)),
+        loss=jnp.sum(losses, where=counts),
+        nll=jnp.sum(cross_entropy(logits, labels), where=counts),
+        correct=jnp.sum(correct, where=counts, dtype=logits.dtype),
         tokens=jnp.sum(counts, dtype=logits.dtype),
     )
 
@@ -157,14 +139,10 @@ def negative_sampling_losses(scores: Array, counts: Array) -> TokenLosses:
     (scores,) = wide(scores)
     neighbour, negatives = scores[..., 0], scores[..., 1:]
     losses = -jax.nn.log_sigmoid(neighbour) - jax.nn.log_sigmoid(-negatives).sum(axis=-1)
-    loss = jnp.sum(jnp.where(counts, losses, 0))
+    loss = jnp.sum(losses, where=counts)
     correct = counts & jnp.all(neighbour[..., None] > negatives, axis=-1)
-    return TokenLosses(
-        loss=loss,
-        nll=loss,
-        correct=jnp.sum(correct, dtype=scores.dtype),
-        tokens=jnp.sum(counts, dtype=scores.dtype),
-    )
+    correct, tokens = (jnp.sum(each, dtype=scores.dtype) for each in (correct, counts))
+    return TokenLosses(loss, loss, correct, tokens)
 
 
 def tiled_token_losses(
@@ -229,10 +207,8 @@ def _forward(
 
     def on_device(
         names: tuple[str, ...], head: list[Array], *arrays: Array
-    ) -> tuple[tuple[TokenLosses, list[Array]], Array]:
-        def add(
-            total: tuple[TokenLosses, list[Array]], tile: tuple[Array, ...]
-        ) -> tuple[tuple[TokenLosses, list[Array]], Array]:
+    ) -> tuple[Totals, Array]:
+        def add(total: Totals, tile: tuple[Array, ...]) -> tuple[Totals, Array]:
             slopes, sums = jax.grad(tile_loss, (0, 1), has_aux=True)(head, *tile)
             # Added up in float32 at least, whatever the dtype of the head.
             return jax.tree.map(jnp.add, total, (sums, list(wide(*slopes[0])))), slopes[1]
@@ -254,10 +230,8 @@ def _forward(
 def _backward(*arguments: Any) -> tuple[list[Array], Array, None, None]:  # noqa: ANN401 - of defvjp
     """Scale the derivatives by that of the loss."""
     *_, derivatives, along = arguments
-    d_head, d_features = jax.tree.map(
-        lambda slope: along.loss.astype(slope.dtype) * slope, derivatives
-    )
-    return d_head, d_features, None, None
+    scaled = jax.tree.map(lambda slope: along.loss.astype(slope.dtype) * slope, derivatives)
+    return *scaled, None, None
 
 
 _tiled.defvjp(_forward, _backward)

@@ -1,25 +1,95 @@
-"""Measurements of a run: JSON lines, TensorBoard events, and means of steps."""
+"""Metrics of answers, and the files with the measurements of a run."""
 
 import json
 import math
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
+import sacrebleu
+from sacrebleu.significance import PairedTest
 from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.summary import scalar
 
 from experiments.errors import UsageError
 from experiments.files import append, named_errors, read_json_lines
-from experiments.processes import peak_memory
+from experiments.registry import METRICS
 
-METRICS, TIMING = "metrics.jsonl", "timing.jsonl"
+SACREBLEU = {  # Post 2018
+    "bleu": sacrebleu.BLEU,
+    "tok_bleu": partial(sacrebleu.BLEU, tokenize="none", force=True),  # of tokenized text
+    "chrf": sacrebleu.CHRF,  # Popović 2015
+}
 
 
-class Metrics:
+def answer_scores(
+    metrics: Sequence[str],
+    answers: Sequence[str],
+    references: Sequence[str],
+    *,
+    tokenized: bool = False,
+) -> dict[str, Any]:
+    """Return the number of sentences, and the named metrics of answers.
+
+    A metric that returns a number is stored under its name; one that returns a mapping may have
+    several. BLEU of text that is tokenized already is not comparable with that of plain text, so
+    "bleu" is then replaced by "tok_bleu".
+    """
+    scores: dict[str, Any] = {"sentences": len(references)}
+    for name in metrics:
+        name = "tok_bleu" if tokenized and name == "bleu" else name
+        values = METRICS[name](answers, references)
+        values = values if isinstance(values, Mapping) else {name: values}
+        for key, value in values.items():
+            scores[key] = value if isinstance(value, str) else float(value)
+    return scores
+
+
+@METRICS("exact_match")
+def exact_match(answers: Sequence[str], references: Sequence[str]) -> float:
+    """Return the share of the answers that equal their reference."""
+    return sum(map(str.__eq__, answers, references)) / len(references)
+
+
+def corpus_score(name: str, answers: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
+    """Return BLEU or chrF, 0 to 100, and the signature of sacreBLEU."""
+    metric = SACREBLEU[name]()
+    score = metric.corpus_score([*answers], [[*references]]).score
+    return {name: score, f"{name.removeprefix('tok_')}_signature": str(metric.get_signature())}
+
+
+METRICS.update({name: partial(corpus_score, name) for name in SACREBLEU})
+
+
+def paired_bootstrap(
+    first: Sequence[str],
+    second: Sequence[str],
+    references: Sequence[str],
+    *,
+    tokenized: bool = False,
+) -> float:
+    """Return the p-value of the difference of two systems in BLEU (Koehn 2004); 1 if there is none.
+
+    The sentences are resampled 1,000 times, and the systems are not: the variance between training
+    seeds is ignored, so a small p does not show that another seed would have the difference.
+    """
+    test = PairedTest(
+        [("first", [*first]), ("second", [*second])],
+        {"BLEU": SACREBLEU["tok_bleu" if tokenized else "bleu"]()},
+        [[*references]],
+        test_type="bs",
+        n_samples=1_000,
+    )
+    one, other = test()[1]["BLEU"]
+    return 1.0 if one.score == other.score else other.p_value
+
+
+class Metrics(AbstractContextManager):
     """Appends rows of numbers to JSON lines and to TensorBoard event files.
 
     Two runs of one config write the same bytes to `metrics.jsonl`.
@@ -40,12 +110,10 @@ class Metrics:
 
     def write(self, step: int, split: str, values: Mapping[str, float]) -> None:
         """Append a row of numbers about a split, or about speed and memory if it is "timing"."""
-        values = {name: float(value) for name, value in values.items()}
+        name, row = "metrics.jsonl", {"step": step, "split": split, **values}
         if split == "timing":
-            path, row = self._directory / TIMING, {"step": step, **values}
-        else:
-            path, row = self._directory / METRICS, {"step": step, "split": split, **values}
-        append(path, json.dumps(row) + "\n")
+            name, row = "timing.jsonl", {"step": step, **values}
+        append(self._directory / name, json.dumps(row, default=float) + "\n")
         with named_errors(self._tensorboard):
             for label, value in values.items():
                 if math.isfinite(value):  # tensorboardX would log a warning
@@ -54,11 +122,7 @@ class Metrics:
                     self._events.write_event(event)
             self._events.flush()
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *exception: object) -> None:
-        """Close the events."""
         with named_errors(self._tensorboard):
             self._events.close()
 
@@ -69,7 +133,7 @@ def read_metrics(directory: Path) -> list[dict]:
     Raises:
         UsageError: another line that cannot be read.
     """
-    path = directory / METRICS
+    path = directory / "metrics.jsonl"
     return read_json_lines(path, {"step": int, "split": str}) if path.exists() else []
 
 
@@ -88,23 +152,6 @@ def mean_of_steps(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
     if "skipped" in steps[0]:
         row["skipped"] = sum(step["skipped"] > 0 for step in steps)
     return row | {"learning_rate": steps[-1]["learning_rate"]}
-
-
-def speed(
-    steps: Sequence[Mapping[str, float]], seconds: float, num_parameters: int
-) -> dict[str, float]:
-    """Return the speed of some steps, and the peak memory of the process so far.
-
-    FLOPs are 6 for each parameter and token of the loss: without attention products, and of an
-    encoder as if its texts were as long as those of the decoder.
-    """
-    tokens_per_second = sum(step["tokens"] for step in steps) / seconds
-    return {
-        "tokens_per_second": tokens_per_second,
-        "steps_per_second": len(steps) / seconds,
-        "flops_per_second": 6 * num_parameters * tokens_per_second,
-        "peak_memory_bytes": peak_memory(),
-    }
 
 
 def start_wandb(project: str, folder: Path, config: dict[str, Any]) -> None:

@@ -1,15 +1,13 @@
 """A trained run: the state that is used, its model in Python, and the warm start from it."""
 
-import math
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial, reduce
+from functools import cached_property
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
 
 from experiments.checkpoint import Progress, read_checkpoint, read_newest, saved_steps
@@ -24,7 +22,6 @@ from experiments.sharding import one_copy
 from experiments.tasks.prediction import Prediction
 from experiments.workdir import Workdir
 
-MOST_NAMED = 3  # parameters that do not match
 Losses = Sequence[tuple[int, float]]  # step and monitored loss of each evaluation, oldest first
 
 
@@ -57,37 +54,29 @@ def chosen(workdir: Workdir, newest: TrainState, progress: Progress, train: Trai
         UsageError: a checkpoint cannot be read.
     """
     losses, every, folder = progress.losses, train.checkpoint_interval, workdir.checkpoints
-    last = best_step(losses) if train.patience and losses else int(newest.step)
+    last = lowest(losses)[0] if train.patience and losses else int(newest.step)
     earlier = [step for step in saved_steps(folder)[::-1] if step < last and step % every == 0]
     states = [
         newest if step == newest.step else read_checkpoint(folder, step, newest)[0]
         for step in [last, *earlier][: train.average]
     ]
-    expected = min(train.average, math.ceil(last / every))
-    if len(states) < expected:
-        print(f"the mean is of {len(states)} checkpoints, not of {expected}", file=sys.stderr)
     state = states[0].with_ema()
     if len(states) > 1:
-        total = reduce(partial(jax.tree.map, jnp.add), [state.parameters for state in states])
-        mean = jax.tree.map(lambda leaf: leaf / len(states), total)
+        trees = [each.parameters for each in states]
+        mean = jax.tree.map(lambda *leaves: sum(leaves) / len(leaves), *trees)
         state = state._replace(parameters=mean)
     return Trained(state, progress.seconds, is_finished(int(newest.step), losses, train))
 
 
 def is_finished(step: int, losses: Losses, train: TrainPart) -> bool:
     """Return whether the last step is done, or `train.patience` evaluations came after the best."""
-    since = sum(later > best_step(losses) for later, _ in losses)
+    since = len(losses) - 1 - losses.index(lowest(losses)) if losses else 0
     return step >= train.steps or 0 < train.patience <= since
 
 
-def best_step(losses: Losses) -> int:
-    """Return the step of the lowest loss, the first of several."""
-    return min(losses, key=lambda evaluation: evaluation[1])[0]
-
-
-def monitored_loss(measured: Mapping[str, float], train: TrainPart) -> float:
-    """Return the validation value that training follows, negated if higher is better."""
-    return measured[train.monitor] * (1 if train.is_lower_better else -1)
+def lowest(losses: Losses) -> tuple[int, float]:
+    """Return step and value of the lowest loss, the first of several."""
+    return min(losses, key=itemgetter(1))
 
 
 @dataclass(frozen=True)
@@ -167,23 +156,23 @@ def parameters_to_start_from(task: Any, cache: Path) -> dict[tuple[Any, ...], An
         UsageError: a folder without a trained model, or a model of another shape; it names the
             first parameters that differ.
     """
-    train = task.config.train
-    there = dict(nnx.to_flat_state(_parameters(Path(train.start_from), cache, task.config.mesh)))
+    train, mesh = task.config.train, task.config.mesh
+    there = dict(nnx.to_flat_state(_parameters(Path(train.start_from), cache, mesh)))
     here = {
         path: variable.shape
         for path, variable in nnx.to_flat_state(task.learner.abstract_state.parameters)
         if not is_within(".".join(map(str, path)), train.start_except)
     }
+    found = {path: there[path].shape if path in there else "missing" for path in here}
     differing = [
-        f"{'.'.join(map(str, path))} "
-        f"({there[path].shape if path in there else 'missing'} there, {shape} here)"
+        f"{'.'.join(map(str, path))} ({found[path]} there, {shape} here)"
         for path, shape in here.items()
-        if path not in there or there[path].shape != shape
+        if found[path] != shape
     ]
     if differing:
         raise UsageError(
             f"the model of train.start_from={train.start_from} is another one: "
-            f"{', '.join(differing[:MOST_NAMED])}; {len(differing)} parameters differ, and "
+            f"{', '.join(differing[:3])}; {len(differing)} parameters differ, and "
             "train.start_except names parts that are not taken from there"
         )
     return {path: there[path][...] for path in here}
@@ -194,7 +183,7 @@ def _parameters(folder: Path, cache: Path, mesh: MeshPart) -> nnx.State:
     run = Workdir(folder)
     if run.checkpoints.is_dir():
         config = replace(Config.read(run.load_config().to_dict()), mesh=mesh)
-        return restore(run, TASKS[config.task].load(config, run, cache)).state.parameters
+        return Run.load(run, cache, config).state.parameters
     try:
         from attention.weights import load
 

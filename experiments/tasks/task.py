@@ -40,8 +40,8 @@ from experiments.data.tokenizers import (
 from experiments.errors import UsageError, as_usage_errors, one_of
 from experiments.learner import Learner, TrainState
 from experiments.losses import Objective, TokenLosses, objective
+from experiments.metrics import answer_scores
 from experiments.registry import DATASETS, EVALUATORS, LOSSES, TaskParts
-from experiments.scores import answer_scores
 from experiments.sharding import context_options
 from experiments.tasks.prediction import Prediction, predictions, read_sentence
 from experiments.workdir import Workdir, saved_steps

@@ -8,7 +8,7 @@ import pytest
 
 import run
 from experiments.data.source import Splits
-from experiments.scores import paired_bootstrap
+from experiments.metrics import paired_bootstrap
 from experiments.workdir import Workdir
 from tests.command_line.command import command, config_of, in_repository, make_untrained
 from tests.experiments.data.corpora import load_split

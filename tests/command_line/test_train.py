@@ -41,29 +41,19 @@ def measured(place, workdir):
 
 
 def test_workdir_contains_everything(place, trained):
-    for split in ("test", "compositional", "longer"):
-        assert split in trained
     names = {path.name for path in (place / "tiny").iterdir()}
-    assert names == {
-        "attention.png",
-        "checkpoints",
-        "config.json",
-        *(f"hypotheses.{split}.jsonl" for split in ("test", "compositional", "longer")),
-        "learning_curve.png",
-        "metrics.jsonl",
-        "results.json",
-        "samples.txt",
-        "starts.jsonl",
-        "tensorboard",
-        "texts.json",
-        "timing.jsonl",
-        "vocabulary.source.txt",
-        "vocabulary.target.txt",
-    }
+    splits = "test", "compositional", "longer"
+    expected = (
+        "attention.png checkpoints config.json learning_curve.png metrics.jsonl results.json "
+        "samples.txt starts.jsonl tensorboard texts.json timing.jsonl vocabulary.source.txt "
+        "vocabulary.target.txt"
+    )
+    assert names == {*expected.split(), *(f"hypotheses.{split}.jsonl" for split in splits)}
     results = json.loads((place / "tiny" / "results.json").read_text())
     assert results["step"] == 20
     assert {"agreement", "order", "polysemy"} <= results["splits"].keys()
-    for split in ("test", "compositional", "longer"):
+    for split in splits:
+        assert split in trained
         scores = results["splits"][split]
         assert {"exact_match", "accuracy", "bleu", "bleu_signature", "nll"} <= scores.keys()
         hypotheses = (place / "tiny" / f"hypotheses.{split}.jsonl").read_text().splitlines()
@@ -99,8 +89,8 @@ def test_warm_start_takes_parameters_and_tokens_of_a_run(place):
     task = TASKS["translation"].prepare(
         replace(config, train=train, data=replace(config.data, sizes=sizes)), place / "cache"
     )
-    found = parameters_to_start_from(task, place / "cache")
-    state = task.learner.initial_state(found)
+    arrays = parameters_to_start_from(task, place / "cache")
+    state = task.learner.initial_state().with_arrays(arrays)
     workdir = Workdir(place / "tiny")
     trained = restore(workdir, TASKS["translation"].load(config, workdir, workdir.path)).state
     jax.tree.map(np.testing.assert_array_equal, state.parameters, trained.parameters)
@@ -110,16 +100,11 @@ def test_warm_start_takes_parameters_and_tokens_of_a_run(place):
 
 
 def test_warm_start_from_another_shape_names_the_parameters(place, run_command):
-    status, _, error = run_command(
-        *TINY,
-        f"--config.train.start_from={place / 'tiny'}",
-        "--config.model.hidden=64",
-        workdir="warm",
-    )
+    start = f"--config.train.start_from={place / 'tiny'}"
+    status, _, error = run_command(*TINY, start, "--config.model.hidden=64", workdir="warm")
     assert status == 2
     assert "is another one: " in error and "(32, 48) there, (32, 64) here)" in error
-    assert error.count("\n") == 1
-    assert not (place / "warm").exists()
+    assert error.count("\n") == 1 and not (place / "warm").exists()
 
 
 def test_workdir_of_another_config_is_refused(place, run_command):
@@ -128,9 +113,6 @@ def test_workdir_of_another_config_is_refused(place, run_command):
     assert status == 2
     assert "contains a run of another configuration: choose another --workdir\n" in error
     assert error.endswith("\n  model.hidden: 48 there, 64 here\n")
-    status, _, error = run_command("--mode=evaluate", *TINY, "--config.seed=1")
-    assert status == 2
-    assert error.endswith("\n  seed: 0 there, 1 here\n")
     assert before == {path: path.stat().st_mtime_ns for path in (place / "tiny").rglob("*")}
 
 
@@ -146,12 +128,6 @@ def test_damaged_files_are_reported_and_not_overwritten(place, run_command):
     status, _, error = run_command("--mode=evaluate", workdir="damaged")
     assert status == 2
     assert "vocabulary.source.txt cannot be read" in error
-    shutil.rmtree(place / "damaged" / "checkpoints")
-    before = (place / "damaged" / "metrics.jsonl").read_text()
-    status, _, error = run_command(*TINY, workdir="damaged")
-    assert status == 2
-    assert "the checkpoints of" in error
-    assert (place / "damaged" / "metrics.jsonl").read_text() == before
     (place / "damaged" / "config.json").write_text("{")
     status, _, error = run_command(*TINY, workdir="damaged")
     assert status == 2

@@ -43,9 +43,6 @@ def drawn_initial_states() -> Iterator[None]:
     """Draw initial states by NumPy, which takes a twentieth of the time of the program.
 
     They are the same for every seed, and rows of padding are drawn too.
-
-    Tests of `--mode=train` and of meshes compile the program; those of the initial values of each
-    module are in tests/attention.
     """
 
     def drawn(function, **options):

@@ -5,7 +5,6 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from flax import nnx
 
 from attention.modules import ACTIVATIONS, Context, LanguageModel, TransformerConfig
@@ -24,9 +23,8 @@ INPUTS = jnp.asarray(np.random.default_rng(0).normal(size=(2, 7, 6)), jnp.float3
 
 
 def experts(number=3, dtype=None, **options):
-    config = TransformerConfig(
-        width=6, num_heads=2, hidden=5, decoder_layers=1, activation="gelu", dtype=dtype
-    )
+    layers = {"decoder_layers": 1, "activation": "gelu", "dtype": dtype}
+    config = TransformerConfig(width=6, num_heads=2, hidden=5, **layers)
     return filled(lambda: Experts(ExpertsPart(number=number, **options), config, nnx.Rngs(0)))
 
 
@@ -89,28 +87,28 @@ def test_second_choices_are_served_in_spite_of_padding():
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_dtypes_of_the_config():
-    settings = TransformerConfig(
-        width=8, num_heads=2, hidden=6, decoder_layers=2, dtype="bfloat16", param_dtype="float32"
-    )
-    make = functools.partial(make_layer, settings, config().model.experts)
+def config(**changes):
+    config = char_lm_moe.get_config("tiny")
+    config.model.dropout = 0.0
+    config.model.experts.update(changes)
+    return Config.read(config.to_dict())
 
+
+def language_model(**options):
+    settings = TransformerConfig(width=8, num_heads=2, hidden=6, decoder_layers=2, **options)
+    make = functools.partial(make_layer, settings, config().model.experts)
+    return LanguageModel.from_config(settings, vocab_size=9, rngs=nnx.Rngs(0), make_layer=make)
+
+
+def test_dtypes_of_the_config():
     def output():
-        options = {"rngs": nnx.Rngs(0), "make_layer": make}
-        model = LanguageModel.from_config(settings, vocab_size=9, **options)
+        model = language_model(dtype="bfloat16", param_dtype="float32")
         return nnx.state(model, nnx.Param), model(jnp.zeros((2, 6), jnp.int32))
 
     parameters, found = jax.eval_shape(output)
     assert {leaf.dtype for leaf in jax.tree.leaves(parameters)} == {jnp.dtype("float32")}
     assert found.features.dtype == jnp.bfloat16
     assert found.losses["balance"].dtype == jnp.float32
-
-
-def test_router_computes_in_float32():
-    layer = experts(dtype="bfloat16")
-    inputs = INPUTS.astype(jnp.bfloat16)
-    assert layer.router(inputs).dtype == jnp.float32
-    assert run(layer, inputs, Context()).features.dtype == jnp.bfloat16
 
 
 def test_more_tokens_than_bfloat16_can_count():
@@ -120,50 +118,26 @@ def test_more_tokens_than_bfloat16_can_count():
     np.testing.assert_array_equal(features[0], jnp.broadcast_to(features[0, :1], (600, 6)))
 
 
-def config(**changes):
-    config = char_lm_moe.get_config("tiny")
-    config.model.dropout = 0.0
-    config.model.experts.update(changes)
-    return Config.read(config.to_dict())
-
-
 def test_cached_decoding_equals_full_pass():
-    settings = TransformerConfig(width=8, num_heads=2, hidden=6, decoder_layers=2)
-    make = functools.partial(make_layer, settings, config().model.experts)
-    model = filled(
-        lambda: LanguageModel.from_config(settings, vocab_size=9, rngs=nnx.Rngs(0), make_layer=make)
-    )
+    model = filled(language_model)
     tokens = jax.random.randint(jax.random.key(1), (2, 6), 0, 9)
     cache = model.new_cache((2,), 6)
     step = jax.jit(lambda model, token, cache: model(token, cache=cache))
     for place in range(6):
         output = step(model, tokens[:, place : place + 1], cache)
         cache = output.cache
-    np.testing.assert_allclose(
-        output.logits[:, 0],
-        jax.jit(lambda model: model(tokens).logits)(model)[:, 5],
-        rtol=2e-5,
-        atol=1e-5,
-    )
+    expected = jax.jit(lambda model: model(tokens).logits)(model)[:, 5]
+    np.testing.assert_allclose(output.logits[:, 0], expected, rtol=2e-5, atol=1e-5)
 
 
-@pytest.fixture(scope="module")
-def task():
-    with jax.numpy_dtype_promotion("standard"):
-        return LanguageModeling(config(), LETTERS)
-
-
-def test_balance_loss_is_in_the_objective_and_in_the_metrics(task):
-    with jax.numpy_dtype_promotion("standard"):
-        state = task.learner.initial_state()
-        parameters = jax.tree.map(jnp.copy, state.parameters)
-        tokens = np.arange(24).reshape(2, 12) % 7
-        batch = TextBatch(tokens, tokens, np.ones(tokens.shape, bool))
-        measured = task.learner.losses(parameters, [batch])
-        state, metrics = task.learner.train_step(state, batch)
+def test_balance_loss_is_in_the_objective_and_in_the_metrics():
+    learner = LanguageModeling(config(), LETTERS).learner
+    state, tokens = learner.initial_state(), np.arange(24).reshape(2, 12) % 7
+    batch = TextBatch(tokens, tokens, np.ones(tokens.shape, bool))
+    measured = learner.losses(state.parameters, [batch])
+    state, metrics = learner.train_step(state, batch)
     assert measured["loss"] == measured["nll"]
-    assert 0 < measured["balance"] < 0.1
-    assert metrics["balance"] > 0
+    assert 0 < measured["balance"] < 0.1 and metrics["balance"] > 0
     np.testing.assert_allclose(metrics["loss"], metrics["nll"] + metrics["balance"], rtol=1e-6)
 
 

@@ -1,12 +1,16 @@
-"""A whole training of a tiny model: files, resumption to the bit, early stopping, averages."""
+"""A whole training of a tiny model: files, resumption to the bit, signals, averages, durations."""
 
 import json
 import re
 import shutil
 import signal
+import subprocess
 import sys
+from fractions import Fraction
+from functools import partial
 from types import ModuleType, SimpleNamespace
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,12 +19,16 @@ from flax import nnx
 
 from experiments.checkpoint import digests, read_checkpoint, saved_steps
 from experiments.config import Config
+from experiments.config.parts import TrainPart, with_steps
+from experiments.data.pipeline import Buckets, Epoch, PackedRows, RandomWindows, ShuffledBatches
+from experiments.data.tokenizers import EncodedExamples, EncodedPair
 from experiments.errors import Stopped, UsageError
 from experiments.files import read_json_lines
 from experiments.learner import Learner
 from experiments.losses import TokenLosses
 from experiments.metrics import read_metrics
-from experiments.train import TRACED, WARM_UP, fit
+from experiments.sharding import read_batch
+from experiments.train import TRACED, WARM_UP, fit, interruption
 from experiments.trained import restore
 from experiments.workdir import Workdir
 
@@ -64,9 +72,8 @@ class Runs:
         config = Config.read({"task": "translation", "train": {**TRAIN, **changes}})
         key = repr({**vars(config.train), "steps": 0, **dict.fromkeys(EVERY, 0), "patience": 0})
         if key not in self.learners:
-            self.learners[key] = Learner(
-                lambda rngs: nnx.Linear(3, 1, rngs=rngs), squared_error, config
-            )
+            model = lambda rngs: nnx.Linear(3, 1, rngs=rngs)  # noqa: E731
+            self.learners[key] = Learner(model, squared_error, config)
         learner = self.learners[key]
 
         def validate(state):
@@ -80,19 +87,17 @@ class Runs:
 
         return SimpleNamespace(config=config, learner=learner, validate=validate, sample=sample)
 
-    def fit(self, name, batches=None, parameters=None, profile=False, wandb=None, **changes):
+    def fit(self, name, batches=None, profile=False, wandb=None, **changes):
         """Train a run, or continue it."""
         workdir, task = Workdir(self.folder / name), self.task(**changes)
         workdir.save_config(task.config)
-        options = {"profile": profile, "wandb": wandb}
-        return fit(task, workdir, batches or Batches(), parameters or {}, **options)
+        read = partial(read_batch, batches or Batches(), task.learner.mesh, 1)
+        return fit(task, workdir, read, {}, profile=profile, wandb=wandb)
 
     def content(self, name, last=12):
         """Return what equal runs have in common."""
-        path = self.folder / name
-        state, progress = read_checkpoint(
-            path / "checkpoints", last, self.task().learner.abstract_state
-        )
+        path, like = self.folder / name, self.task().learner.abstract_state
+        state, progress = read_checkpoint(path / "checkpoints", last, like)
         files = [(path / file).read_bytes() for file in ("metrics.jsonl", "samples.txt")]
         return digests(state), progress.losses, progress.pending, files
 
@@ -162,12 +167,12 @@ def test_checkpoints_by_minutes_change_no_result(runs, unbroken):
 
 
 def test_ended_run_is_not_trained_again(runs, unbroken):
-    before = {path: path.stat().st_mtime_ns for path in runs.folder.glob("unbroken/*.jsonl")}
-    again = runs.fit("unbroken")
+    def times():
+        return {path: path.stat().st_mtime_ns for path in runs.folder.glob("unbroken/*.jsonl")}
+
+    before, again = times(), runs.fit("unbroken")
     assert digests(again.state) == digests(unbroken.state) and again.seconds == unbroken.seconds
-    assert before == {
-        path: path.stat().st_mtime_ns for path in runs.folder.glob("unbroken/*.jsonl")
-    }
+    assert before == times()
 
 
 def test_extended_run_equals_one_that_was_longer_from_the_start(runs, unbroken):
@@ -181,8 +186,8 @@ def test_extended_run_equals_one_that_was_longer_from_the_start(runs, unbroken):
 def test_used_parameters_are_the_mean_of_the_last_regular_checkpoints(runs, unbroken):
     folder, like = runs.folder / "unbroken" / "checkpoints", runs.task().learner.abstract_state
     saved = [read_checkpoint(folder, step, like)[0].parameters for step in (10, 12)]
-    for used, *both in zip(*map(jax.tree.leaves, (unbroken.state.parameters, *saved)), strict=True):
-        np.testing.assert_allclose(used, np.mean(both, axis=0), rtol=1e-6)
+    mean = jax.tree.map(lambda *leaves: np.mean(leaves, axis=0), *saved)
+    chex.assert_trees_all_close(unbroken.state.parameters, mean, rtol=1e-6)
     restored = restore(Workdir(folder.parent), runs.task())
     assert digests(restored.state) == digests(unbroken.state)
 
@@ -195,13 +200,9 @@ def test_used_parameters_are_the_moving_average(runs):
         average = average or jax.tree.map(np.array, state.parameters)
         state, _ = learner.train_step(state, Batches()[step])
         keep = min(0.9, (step + 1) / (10 + step))
-        average = jax.tree.map(
-            lambda old, new, keep=keep: keep * old + (1 - keep) * np.asarray(new),
-            average,
-            state.parameters,
-        )
-    for ours, theirs in zip(*map(jax.tree.leaves, (used.parameters, average)), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+        averaged = lambda old, new, keep=keep: keep * old + (1 - keep) * np.asarray(new)  # noqa: E731
+        average = jax.tree.map(averaged, average, state.parameters)
+    chex.assert_trees_all_close(used.parameters, average, rtol=1e-5)
 
 
 BLEU = {0: 0.0, 2: 0.0, 4: 10.0, 6: 30.0, 8: 20.0, 10: 30.0, 12: 40.0}
@@ -229,13 +230,9 @@ def test_skipped_steps_change_nothing_and_belong_to_no_mean(runs):
     with pytest.raises(Stopped):
         runs.fit("skipping", batches, skip_nonfinite=3)
     runs.fit("skipping", Batches(nonfinite=[5, 6]), skip_nonfinite=3)
-    row = rows(runs, "skipping", "train")[6]
-    assert row["skipped"] == 1 and rows(runs, "skipping", "train")[5]["skipped"] == 1
-    assert all(
-        np.isfinite(each["loss"])
-        for each in rows(runs, "skipping", "train").values()
-        if each["step"] != 6
-    )
+    found = rows(runs, "skipping", "train")
+    assert [row["skipped"] for row in found.values()] == [0, 1, 1, 0, 0, 0]
+    assert [step for step, row in found.items() if not np.isfinite(row["loss"])] == [6]
     with pytest.raises(FloatingPointError, match="in step 7"):
         runs.fit("skipping3", Batches(nonfinite=[5, 6, 7]), skip_nonfinite=3)
 
@@ -254,9 +251,8 @@ def test_damaged_checkpoint_is_set_aside_and_the_run_continues(runs, unbroken, c
     folder = runs.folder / "damaged" / "checkpoints"
     shutil.rmtree(folder / "12" / "state")
     runs.fit("damaged")
-    assert re.search(
-        r"/12 cannot be read \(.*\): the one of step 10 is used", capsys.readouterr().err
-    )
+    error = capsys.readouterr().err
+    assert re.search(r"/12 cannot be read \(.*\): the one of step 10 is used", error)
     assert runs.content("damaged") == runs.content("unbroken")
     assert (folder / "12.damaged").is_dir()
 
@@ -276,3 +272,75 @@ def test_weights_and_biases_takes_the_events_of_tensorboard(runs, monkeypatch):
     assert given["project"] == "project" and given["sync_tensorboard"]
     assert given["config"]["train"]["steps"] == 12 and given["name"] == "wandb"
     assert [*(runs.folder / "wandb" / "tensorboard").glob("events*")]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_first_signal_is_a_request(number, capfd):
+    before = signal.getsignal(number)
+    with interruption() as stop:
+        assert not stop.is_set()
+        signal.raise_signal(number)
+        assert stop.is_set()
+    assert capfd.readouterr().err.count("a second signal ends the process at once") == 1
+    assert signal.getsignal(number) == before
+
+
+def test_second_signal_ends_the_process():
+    code = (
+        "import signal\nfrom experiments.train import interruption\n"
+        "with interruption():\n"
+        "  signal.raise_signal(signal.SIGTERM)\n  signal.raise_signal(signal.SIGINT)"
+    )
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    assert process.returncode == -signal.SIGINT
+
+
+EPOCH = Epoch(steps=7, examples=60, tokens=1000)
+
+
+@pytest.mark.parametrize(
+    "text, steps",
+    [
+        ("5 steps", 5),
+        ("0.5 epochs", 4),
+        ("120 examples", 14),
+        ("1e3 tokens", 7),
+        ("1 tokens", 1),
+        (" 0.07  epochs", 1),
+    ],
+)
+def test_every_unit_of_a_duration_counts_steps(text, steps):
+    train = TrainPart(duration=text, steps=20, warmup_steps=0)
+    resolved = with_steps(train, lambda: EPOCH)
+    assert (resolved.steps, resolved.duration, train.steps) == (steps, "", 20)
+
+
+@pytest.mark.parametrize("text", ["-1 steps", "0 steps", "1/0 steps", "inf steps", "3 epoch", "3"])
+def test_mistakes_in_a_duration_are_one_sentence(text):
+    with pytest.raises(ValueError, match="duration"):
+        TrainPart(duration=text)
+
+
+def test_warmup_that_is_longer_than_the_duration_becomes_a_quarter():
+    train = TrainPart(duration="1 epochs", steps=5, warmup_steps=700)
+    resolved = with_steps(train, lambda: EPOCH)
+    assert resolved.warmup_steps == resolved.steps // 4
+    assert with_steps(TrainPart(steps=200), None).steps == 200
+
+
+PAIRS = EncodedExamples([EncodedPair([3] * 2, [3] * 3), EncodedPair([3], [3]), ([3] * 3, [3] * 2)])
+TEXTS = EncodedExamples([([3, 4],), ([5],)])
+
+
+@pytest.mark.parametrize(
+    "data, epoch",
+    [
+        # A batch of 8 positions has two rows of 4.
+        (ShuffledBatches(PAIRS, Buckets([4], 8), seed=0), Epoch(steps=2, examples=3, tokens=9)),
+        (ShuffledBatches(PAIRS, PackedRows((6, 7), 14), seed=0), Epoch(1, examples=3, tokens=9)),
+        (ShuffledBatches(TEXTS, PackedRows([5], 15), seed=0), Epoch(Fraction(1, 3), 2, tokens=5)),
+        (RandomWindows(np.arange(11), context=3, size=2, seed=0), Epoch(2, 4, tokens=10)),
+    ],
+)
+def test_steps_examples_and_tokens_of_an_epoch(data, epoch):
+    assert data.epoch == epoch

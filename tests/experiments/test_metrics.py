@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from experiments.metrics import answer_scores, paired_bootstrap
 from experiments.registry import METRICS
-from experiments.scores import answer_scores, paired_bootstrap
 
 ALL = "exact_match", "bleu", "chrf"
 
