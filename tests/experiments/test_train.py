@@ -20,7 +20,7 @@ from flax import nnx
 from experiments.checkpoint import digests, read_checkpoint, saved_steps
 from experiments.config import Config
 from experiments.config.parts import TrainPart, with_steps
-from experiments.data.pipeline import Buckets, Epoch, PackedRows, RandomWindows, ShuffledBatches
+from experiments.data.pipeline import Buckets, Epoch, PackedRows, ShuffledBatches, Windows
 from experiments.data.tokenizers import EncodedExamples, EncodedPair
 from experiments.errors import Stopped, UsageError
 from experiments.files import read_json_lines
@@ -339,7 +339,7 @@ TEXTS = EncodedExamples([([3, 4],), ([5],)])
         (ShuffledBatches(PAIRS, Buckets([4], 8), seed=0), Epoch(steps=2, examples=3, tokens=9)),
         (ShuffledBatches(PAIRS, PackedRows((6, 7), 14), seed=0), Epoch(1, examples=3, tokens=9)),
         (ShuffledBatches(TEXTS, PackedRows([5], 15), seed=0), Epoch(Fraction(1, 3), 2, tokens=5)),
-        (RandomWindows(np.arange(11), context=3, size=2, seed=0), Epoch(2, 4, tokens=10)),
+        (Windows(np.arange(11), context=3, size=2, seed=0), Epoch(2, 4, tokens=10)),
     ],
 )
 def test_steps_examples_and_tokens_of_an_epoch(data, epoch):
