@@ -9,10 +9,7 @@ from flax import nnx
 from jax import Array
 
 from attention.modules.layers import rows, table
-from experiments.analysis.senses import (
-    neighbour_mean,
-    sense_scores,
-)
+from experiments.analysis.senses import neighbour_mean, sense_scores
 from experiments.config.parts import SkipGramBatchPart, SkipGramModel, TrainPart
 from experiments.data.skip_grams import SkipGramBatch, SkipGramBatches
 from experiments.data.tokenizers import SPECIALS
@@ -105,7 +102,7 @@ class WordVectors(Task[SkipGramBatch]):
 
         A probe finds them from the vector of a word, and from those of its neighbours.
         """
-        scores = {split: self.losses(state, split)}
+        scores, _ = super().measure(state, split)
         if self.source.has_phenomena and split == "test":
             vectors, window = self.vectors(state), self.config.batch.window
 
@@ -132,7 +129,7 @@ class WordVectors(Task[SkipGramBatch]):
         """List the nearest words by the cosine of vectors; of several words, of their mean."""
         tokenizer, vectors = self.tokenizers.source, self.vectors(state)
         vectors = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
-        for ids, _, line in inputs:
+        for ids, _, line, _ in inputs:
             mean = vectors[ids].mean(axis=0)
             cosines = vectors @ mean / np.linalg.norm(mean)
             others = [i for i in np.argsort(-cosines) if i >= len(SPECIALS) and i not in ids]
