@@ -1,7 +1,7 @@
 """Language modelling: a decoder predicts the next token of a text, and continues texts."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
@@ -31,12 +31,11 @@ from experiments.devices import compiled
 from experiments.errors import UsageError
 from experiments.experts import make_layer
 from experiments.learner import TrainState
-from experiments.losses import TokenLosses
 from experiments.processes import gather_to_host
 from experiments.registry import TaskParts, task
 from experiments.sharding import one_copy
 from experiments.tasks.prediction import Prediction, Sentence, read_sentence
-from experiments.tasks.task import Task
+from experiments.tasks.task import Losses, Task
 
 SAMPLED = 200  # tokens of a sample
 CONTINUED = 16  # tokens that the model adds to a text whose attention is shown
@@ -92,7 +91,7 @@ class LanguageModeling(Task[TextBatch | PackedBatch]):
 
     def loss(
         self, model: LanguageModel, batch: TextBatch | PackedBatch, rng: Array | None
-    ) -> tuple[TokenLosses, Mapping[str, Array]]:
+    ) -> Losses:
         """As in `Task`."""
         mask = positions = lengths = None
         if self.config.model.experts is not None:  # which padding, also that of rows, must not use

@@ -1,6 +1,7 @@
 """What a task has to define, and what is the same for all of them."""
 
 import math
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -30,13 +31,7 @@ from experiments.data.source import (
     store_ids,
     store_text,
 )
-from experiments.data.tokenizers import (
-    SIDES,
-    EncodedExamples,
-    EncodedPair,
-    SentencePair,
-    Tokenizers,
-)
+from experiments.data.tokenizers import EncodedExamples, EncodedPair, SentencePair, Tokenizers
 from experiments.errors import UsageError, as_usage_errors, one_of
 from experiments.learner import Learner, TrainState
 from experiments.losses import Objective, TokenLosses, objective
@@ -54,6 +49,8 @@ TEXTS = {"text", "characters"}  # kinds of examples without a target
 Batch = TypeVar("Batch")
 Examples = TextStore | ImageStore
 Ids = IdStore | EncodedExamples[EncodedPair]
+Losses = tuple[TokenLosses, Mapping[str, Array]]
+Scores = dict[str, dict[str, Any]]  # by the name of a split, or of a part of it
 
 
 class Task(ABC, Generic[Batch]):
@@ -87,10 +84,8 @@ class Task(ABC, Generic[Batch]):
         self, config: Config, tokenizers: Tokenizers, splits: Splits | None = None
     ) -> None:
         """Take the config of a run, tokenizers, and data that need not be read yet."""
-        self.config = config
+        self.config, self.tokenizers, self.splits = config, tokenizers, splits
         self.source = DATASETS[config.data.name].source
-        self.tokenizers = tokenizers
-        self.splits = splits
         self.test_splits = ("test",) if self.only_test else self.source.tests
         self.known_splits = ("train", "validation", *self.test_splits)
         loss = LOSSES[getattr(config.train, "loss", "cross_entropy")]
@@ -132,14 +127,14 @@ class Task(ABC, Generic[Batch]):
         text, folder = DATASETS[config.data.name].source.text, config.train.start_from
         if not folder or not Workdir(folder).checkpoints.is_dir():
             return text.learn(config.text, train, cache, cls.sides)
-        files = [text.FILE.format(side=SIDES[side]) for side in cls.sides]
-        if missing := [name for name in files if not (Path(folder) / name).is_file()]:
+        try:
+            return text.load(Path(folder), cls.sides)
+        except UsageError as error:
             other = Workdir(folder).load_config()
             raise UsageError(
                 f"train.start_from={folder} has vocabularies of another kind: it is a run of "
-                f"task={other.task!r} with data.name={other.data.name!r}, without {missing[0]}"
-            )
-        return text.load(Path(folder), cls.sides)
+                f"task={other.task!r} with data.name={other.data.name!r}; {error}"
+            ) from error
 
     @classmethod
     def load_tokenizers(cls, config: Config, folder: Path) -> Tokenizers:
@@ -162,9 +157,7 @@ class Task(ABC, Generic[Batch]):
         """
 
     @abstractmethod
-    def loss(
-        self, model: nnx.Module, batch: Batch, rng: Array | None
-    ) -> tuple[TokenLosses, Mapping[str, Array]]:
+    def loss(self, model: nnx.Module, batch: Batch, rng: Array | None) -> Losses:
         """Return the sums of the losses of a batch, and auxiliary losses of the model by name.
 
         Without a random key, dropout is off and plain cross-entropy is measured.
@@ -294,9 +287,7 @@ class Task(ABC, Generic[Batch]):
         tokenized = getattr(self.config.data, "tokenized", False)
         return answer_scores(metrics, answers, references, tokenized=tokenized)
 
-    def measure(
-        self, state: TrainState, split: str
-    ) -> tuple[dict[str, dict[str, Any]], Sequence[str]]:
+    def measure(self, state: TrainState, split: str) -> tuple[Scores, Sequence[str]]:
         """Return the scores of a split, and of parts of it, by name; and its answers, if any."""
         losses = self.learner.losses(state.parameters, self.batches(split))
         losses |= perplexity("perplexity", losses["nll"]) if self.has_perplexity else {}
@@ -366,7 +357,4 @@ class Task(ABC, Generic[Batch]):
 
 def perplexity(name: str, nll: float) -> dict[str, float]:
     """Return a perplexity by its name, {} if it is more than a float holds."""
-    try:
-        return {name: math.exp(nll)}
-    except OverflowError:
-        return {}
+    return {name: math.exp(nll)} if nll < math.log(sys.float_info.max) else {}

@@ -40,11 +40,11 @@ from experiments.data.toy_language.phenomena import by_phenomenon
 from experiments.errors import UsageError
 from experiments.files import split_lines
 from experiments.learner import TrainState
-from experiments.losses import TokenLosses, tiled_token_losses
+from experiments.losses import tiled_token_losses
 from experiments.registry import TaskParts, task
 from experiments.tasks.by_rows import by_rows
 from experiments.tasks.prediction import Prediction, Sentence, read_sentence
-from experiments.tasks.task import Task, perplexity
+from experiments.tasks.task import Losses, Scores, Task, perplexity
 from experiments.workdir import Workdir
 
 ARCHITECTURES = {"transformer": EncoderDecoder, "recurrent": RecurrentEncoderDecoder}
@@ -112,9 +112,7 @@ class Translation(Task[Batch | PackedPairs]):
             layout = PackedRows((longest, longest), batch.tokens)
         return SortedBatches(self.ids(split), layout)
 
-    def loss(
-        self, model: EncoderDecoder, batch: Batch | PackedPairs, rng: Array | None
-    ) -> tuple[TokenLosses, Mapping[str, Array]]:
+    def loss(self, model: EncoderDecoder, batch: Batch | PackedPairs, rng: Array | None) -> Losses:
         """As in `Task`."""
         output = pair_features(model, batch, rng, **self.on_mesh)
         labels = batch.target.labels if isinstance(batch, PackedPairs) else batch.target_labels
@@ -122,7 +120,7 @@ class Translation(Task[Batch | PackedPairs]):
         sums = tiled_token_losses(model.logits, output.features, labels, labels != PAD, objective)
         return sums, output.losses
 
-    def measure(self, state: TrainState, split: str) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    def measure(self, state: TrainState, split: str) -> tuple[Scores, list[str]]:
         """Measure loss and translations, and of the toy test split the phenomena too.
 
         Where tokens are not words, perplexity is given per word too, its ends included: the fewer

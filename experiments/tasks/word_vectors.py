@@ -1,7 +1,6 @@
 """Word vectors: one for each word, learned from its neighbours, whatever the sentence."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import jax.numpy as jnp
 import numpy as np
@@ -14,11 +13,11 @@ from experiments.config.parts import SkipGramBatchPart, SkipGramModel, TrainPart
 from experiments.data.skip_grams import SkipGramBatch, SkipGramBatches
 from experiments.data.tokenizers import SPECIALS
 from experiments.learner import TrainState
-from experiments.losses import TokenLosses, negative_sampling_losses
+from experiments.losses import negative_sampling_losses
 from experiments.processes import gather_to_host
 from experiments.registry import TaskParts, task
 from experiments.tasks.prediction import Prediction, Sentence
-from experiments.tasks.task import Task
+from experiments.tasks.task import Losses, Scores, Task
 
 SHOWN = ("bank", "girl", "happy", "Africa", "sees")  # a sample lists the nearest words of these
 NEAREST = 5  # words that are listed
@@ -84,9 +83,7 @@ class WordVectors(Task[SkipGramBatch]):
             seed=seed,
         )
 
-    def loss(
-        self, model: SkipGram, batch: SkipGramBatch, rng: Array | None
-    ) -> tuple[TokenLosses, Mapping[str, Array]]:
+    def loss(self, model: SkipGram, batch: SkipGramBatch, rng: Array | None) -> Losses:
         """As in `Task`; the model has no dropout."""
         return negative_sampling_losses(model(batch.center, batch.others), batch.counted), {}
 
@@ -95,9 +92,7 @@ class WordVectors(Task[SkipGramBatch]):
         parameters = gather_to_host(state.parameters)
         return np.asarray(nnx.merge(self.learner.definition, parameters).centers[...])
 
-    def measure(
-        self, state: TrainState, split: str
-    ) -> tuple[dict[str, dict[str, Any]], Sequence[str]]:
+    def measure(self, state: TrainState, split: str) -> tuple[Scores, Sequence[str]]:
         """Measure the loss, and on the test split of toy data the senses of words.
 
         A probe finds them from the vector of a word, and from those of its neighbours.
