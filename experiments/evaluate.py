@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from experiments.config import Config
-from experiments.config.build import differences, flat
+from experiments.config.build import differences, flat, is_within
 from experiments.errors import UsageError, as_usage_errors, one_of
 from experiments.files import write_whole
 from experiments.metrics import paired_bootstrap
@@ -55,15 +55,15 @@ def evaluate(
     names = task.test_splits if split is None else (split,)
     if workdir.results.exists():
         workdir.load_results()  # a damaged file is reported before anything is measured
-    known, labels = workdir.load_fingerprints(), {}
+    known, labels, texts = workdir.load_fingerprints(), {}, {}
     settings = {name: changed_settings(task, workdir, name, known) for name in names}
     for name, changes in settings.items():
-        text = task.splits[name].fingerprint
+        text, label = task.splits[name].fingerprint, _label(name, changes)
         if not any(field.startswith("data.") for field in changes):
-            workdir.save_fingerprints({name: text})
-        label = _label(name, changes)
+            texts[name] = text
         labels[name] = label if known.get(label, text) == text else f"{label}-{text[:6]}"
-    workdir.save_fingerprints({labels[name]: task.splits[name].fingerprint for name in names})
+        texts[labels[name]] = text
+    workdir.save_fingerprints(texts)
     others = other_translations(task, workdir, against, labels) if against else {}
     measure(task, workdir, restore(workdir, task), labels, settings, others)
 
@@ -72,23 +72,15 @@ def changed_settings(
     task: Task, workdir: Workdir, split: str, fingerprints: Mapping[str, str]
 ) -> dict[str, Any]:
     """Return the fields of another text, and of decoding, in which a split differs from the run."""
-    there, here = (
-        {"data": tree["data"], "decoding": _decoding(tree)}
-        for tree in (workdir.load_config().to_dict(), task.config.to_dict())
-    )
-    text = task.splits[split].fingerprint
-    if fingerprints.get(split, text) == text:  # it may have moved
-        there["data"] = here["data"]
-    others, values = {*task.known_splits} - {split}, flat(here)
-    changed = differences(there, here)
-    return {name: values[name] for name in changed if name.rpartition(".")[2] not in others}
-
-
-def _decoding(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of decoding that scores depend on."""
-    decoding = tree.get("decoding") or {}
-    used = decoding.items() if "metrics" in decoding else ()
-    return {name: value for name, value in used if name not in WITHOUT_EFFECT_ON_OUTPUT}
+    there, here = workdir.load_config().to_dict(), task.config.to_dict()
+    text, parts = task.splits[split].fingerprint, []
+    if fingerprints.get(split, text) != text:  # one that has only moved is the same
+        parts.append("data")
+    if hasattr(task.config.decoding, "metrics"):  # of a task whose scores depend on decoding
+        parts.append("decoding")
+    ignored, values = {*task.known_splits, *WITHOUT_EFFECT_ON_OUTPUT} - {split}, flat(here)
+    changed = [name for name in differences(there, here) if is_within(name, parts)]
+    return {name: values[name] for name in changed if name.rpartition(".")[2] not in ignored}
 
 
 def _label(split: str, changes: Mapping[str, Any]) -> str:
@@ -148,8 +140,7 @@ def measure(
     rows = {}
     for name, label in labels.items():
         measured, answers = task.measure(trained.state, name)
-        suffix = label.removeprefix(name)
-        scores |= {f"{part}{suffix}": values for part, values in measured.items()}
+        scores |= {f"{part}{label.removeprefix(name)}": own for part, own in measured.items()}
         if settings.get(name):
             scores[label]["settings"] = settings[name]
         if answers:

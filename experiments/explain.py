@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from experiments.analysis import alignment
-from experiments.analysis.attribution import POSITIONS, agreement_table
-from experiments.analysis.collect import CROSS, DECODER, Example
+from experiments.analysis.attribution import POSITIONS, Explainer, agreement_table
+from experiments.analysis.collect import CROSS, DECODER, Attended, Example
 from experiments.analysis.figures import as_csv, draw_attributions, draw_example, markdown
 from experiments.analysis.heads import heads_table, repeated_block
 from experiments.analysis.page.build import write_explanation
@@ -94,14 +94,15 @@ def explain(
     write_whole(folder / "origin.json", json.dumps(origin() | {"step": int(state.step)}) + "\n")
     sources, targets, _ = zip(*inputs.shown, strict=True)
     page = examples_data(task, state, sources, targets)
-    draw(task, state, inputs, folder, page, layer, head)
-    heads = measure_heads(task, state, inputs, folder)
+    passes = draw(task, state, inputs, folder, page, layer, head)
+    heads = measure_heads(task, state, inputs, folder) if inputs.examples else []
     if inputs.split:
         print(f"measuring the loss of the {split} split with replaced weights", flush=True)
         write_table(folder / "replaced_weights", loss_table(task, state, split), 4)
-    if inputs.pairs and isinstance(task, Translation):
-        measure_alignment(task, state, inputs, folder)
-        measure_agreement(task, state, inputs, folder)
+    if isinstance(task, Translation):
+        if inputs.pairs:
+            measure_alignment(task, state, inputs, folder)
+        attribute(task, state, inputs, folder, passes)
     path = folder.with_name(f"{inputs.name}.html")
     write_explanation(path, task, state, page, heads)
     print(f"the page is {path}")
@@ -114,24 +115,18 @@ def name_of(sentences: Sequence[str]) -> str:
     return "_".join([*words, ""])[:40] + digest[:6]
 
 
-def examples_of(task: Task, state: TrainState, pairs: Sequence[SentencePair]) -> list[Example]:
-    """Return what the model reads of pairs."""
-    return [task.example(state, pair.source, pair.target) for pair in pairs]
-
-
 def read_split(task: Task, state: TrainState, split: str) -> Inputs:
     """Return the first examples of a split; all of them if they have gold alignments."""
-    gold = split_gold(task, split)
+    gold = split_gold(task, split) if isinstance(task, Translation) else []
     pairs = [*task.examples(split)] if gold else task.first_examples(split, MEASURED)
     shown = [SentencePair(pair.source) for pair in pairs[:IN_PAGE]]
     drawn = [task.example(state, pair.source) for pair in shown[:DRAWN]]
-    return Inputs(split, shown, drawn, pairs, examples_of(task, state, pairs), gold, split)
+    examples = [task.example(state, pair.source, pair.target) for pair in pairs]
+    return Inputs(split, shown, drawn, pairs, examples, gold, split)
 
 
-def split_gold(task: Task, split: str) -> list[alignment.Gold]:
+def split_gold(task: Translation, split: str) -> list[alignment.Gold]:
     """Return the links of a split, all of them sure; [] if no pair has any."""
-    if not isinstance(task, Translation):
-        return []
     links = [frozenset(pair.alignment) for pair in task.examples(split)]
     return [alignment.Gold(sure, sure) for sure in links] if any(links) else []
 
@@ -177,9 +172,9 @@ def draw(
     page: Sequence[Mapping[str, Any]],
     layer: int | None,
     head: int | None,
-) -> None:
-    """Draw examples, each in a folder of its own; `page` has their texts."""
-    passes = task.collector(state.parameters, inputs.drawn)
+) -> list[Attended]:
+    """Draw and return the attention of examples, each in a folder; `page` has their texts."""
+    passes = [*task.collector(state.parameters, inputs.drawn)]
     for number, (example, attended) in enumerate(zip(inputs.drawn, passes, strict=True), start=1):
         path, shown = folder / str(number), page[number - 1]
         texts = [shown["name"], *(answer["text"] for answer in shown["translations"][:1])]
@@ -187,25 +182,35 @@ def draw(
         if example.note:
             print(example.note)
         draw_example(attended.maps, path, layer, head)
-        if not isinstance(task, Translation):
-            continue
-        if task.explainer.takes(example):
-            ((values, _),) = task.explainer(state.parameters, [example])
-            draw_attributions(values, attended.maps[CROSS], path / "attributions")
+    return passes
+
+
+def attribute(
+    task: Translation, state: TrainState, inputs: Inputs, folder: Path, passes: Sequence[Attended]
+) -> None:
+    """Draw attributions of examples, and write how the attention of a split agrees with them."""
+    explainer = Explainer(task)
+    for number, (example, attended) in enumerate(zip(inputs.drawn, passes, strict=True), start=1):
+        path = folder / str(number) / "attributions"
+        if explainer.takes(example):
+            ((values, _),) = explainer(state.parameters, [example])
+            draw_attributions(values, attended.maps[CROSS], path)
         else:
             most = f"{POSITIONS - 1} tokens"
-            print(f"no attribution: a side has more than {most}, or the translation no end")
+            print(f"no {path}: a side has more than {most}, or the translation no end")
+    examples = [*filter(explainer.takes, inputs.examples[: 3 * EXPLAINED])][:EXPLAINED]
+    if inputs.split and examples:
+        print(f"measuring agreement with attributions over {len(examples)} examples", flush=True)
+        explained = [*explainer(state.parameters, examples)]
+        write_table(folder / "agreement", agreement_table(explained), 2)
 
 
 def measure_heads(
     task: Task, state: TrainState, inputs: Inputs, folder: Path
 ) -> list[dict[str, Any]]:
     """Write the table of heads, and that of the initial parameters; return the first one."""
-    if not inputs.examples:
-        return []
-    examples = inputs.examples[:MEASURED]
+    examples, tables = inputs.examples[:MEASURED], {}
     block = repeated_block(examples, getattr(task.config.model, "max_length", None))
-    tables = {}
     for name, measured in (("heads", state), ("heads_untrained", task.learner.initial_state())):
         print(f"measuring {name} over {len(examples)} examples of {inputs.name}", flush=True)
         repeated = next(task.collector(measured.parameters, [block])) if block else None
@@ -221,7 +226,7 @@ def measure_alignment(task: Translation, state: TrainState, inputs: Inputs, fold
     The method is that with the lowest error on the validation split; with gold links of a file, on
     the first half of its pairs, and the error is that on the other half.
     """
-    gold, pairs, validation = inputs.gold, inputs.pairs, split_gold(task, VALIDATION)
+    gold, validation = inputs.gold, split_gold(task, VALIDATION)
     half = 0 if inputs.split else len(gold) // 2
     if not (half or validation):
         print("words are not aligned: neither the data nor --gold has gold alignments")
@@ -232,11 +237,12 @@ def measure_alignment(task: Translation, state: TrainState, inputs: Inputs, fold
         first = {method: aligned[:half] for method, aligned in links.items()}
         chosen = alignment.errors(first, gold[:half])
     else:
-        examples = examples_of(task, state, task.examples(VALIDATION))
+        pairs = task.examples(VALIDATION)
+        examples = [task.example(state, pair.source, pair.target) for pair in pairs]
         chosen = alignment.errors(alignment.align(task, state, examples), validation)
     if gold:
         rest = {method: aligned[half:] for method, aligned in links.items()}
-        sizes = lengths(task, pairs[half:])
+        sizes = lengths(task, inputs.pairs[half:])
         table = alignment.alignment_table(chosen, rest, gold[half:], sizes)
         write_table(folder / "alignment", table, 1)
     method = next(iter(chosen))
@@ -246,7 +252,7 @@ def measure_alignment(task: Translation, state: TrainState, inputs: Inputs, fold
     decode = task.tokenizers.target.decode  # the targets that are not given are generated
     lines = (
         f"{pair.source}\t{pair.target or decode(example.inputs[DECODER][1:].tolist())}\n"
-        for pair, example in zip(pairs, inputs.examples, strict=True)
+        for pair, example in zip(inputs.pairs, inputs.examples, strict=True)
     )
     write_whole(folder / "alignment.tsv", "".join(lines))
 
@@ -255,16 +261,6 @@ def lengths(task: Task, pairs: Sequence[SentencePair]) -> list[tuple[int, int]]:
     """Return the numbers of words of each pair, between which alignments are."""
     source, target = task.tokenizers
     return [(len(source.words(pair.source)), len(target.words(pair.target))) for pair in pairs]
-
-
-def measure_agreement(task: Translation, state: TrainState, inputs: Inputs, folder: Path) -> None:
-    """Write how attention agrees with attributions, over the first short examples of a split."""
-    examples = [*filter(task.explainer.takes, inputs.examples[: 3 * EXPLAINED])][:EXPLAINED]
-    if not (inputs.split and examples):
-        return
-    print(f"measuring agreement with attributions over {len(examples)} examples", flush=True)
-    explained = [*task.explainer(state.parameters, examples)]
-    write_table(folder / "agreement", agreement_table(explained), 2)
 
 
 def write_table(path: Path, rows: Sequence[Mapping[str, Any]], digits: int) -> None:

@@ -18,14 +18,13 @@ from experiments.config import Config
 from experiments.config.build import build
 from experiments.config.parts import PretrainedPart
 from experiments.errors import UsageError
-from experiments.sharding import compiled
 from experiments.tasks.language_model import Continuation, continuation, sampling
 from experiments.tasks.prediction import Prediction, predictions
 from experiments.trained import Run
 from experiments.workdir import Workdir
 
 FEW_STEPS = 100  # of the tiny form of a config
-BUCKETS = tuple(64 * 4**power for power in range(7))  # padded lengths of lines: each is compiled
+BUCKETS = 64, 256, 1_024, 4_096, 16_384, 65_536, 262_144  # padded lengths of lines
 
 
 def predict(
@@ -103,7 +102,6 @@ class Released:
         if decoding.strategy == "auto":
             strategy = "sample" if self._model.is_prompted else "greedy"
             decoding = replace(decoding, strategy=strategy)
-        self._max_tokens = decoding.max_tokens
         self._options = _options(decoding, settings, self._model)
 
     def read(self, line: str) -> tuple[str, list[int]]:
@@ -116,11 +114,12 @@ class Released:
             raise ValueError(
                 f"the tokenizer has token {max(ids)}, and the vocabulary of the model {size} tokens"
             )
-        longest = model.max_input_length(self._max_tokens)
+        max_tokens = self._options["max_tokens"]
+        longest = model.max_input_length(max_tokens)
         if longest is not None and len(ids) > longest:
             raise ValueError(
                 f"{len(ids)} tokens are more than the {max(0, longest)} that the model reads with "
-                f"--config.decoding.max_tokens={self._max_tokens}"
+                f"--config.decoding.max_tokens={max_tokens}"
             )
         return line, ids
 
@@ -167,12 +166,11 @@ def _options(
     """Return arguments of `generate`; the tokens with a meaning are those of the checkpoint."""
     size = model.vocab_size
     longest = None if model.is_prompted else model.target_embedding.num_positions
-    for name, most in (("num_beams", size), ("max_tokens", longest)):
-        if most is not None and getattr(decoding, name) > most:
-            raise UsageError(
-                f"--config.decoding.{name}={getattr(decoding, name)} is more than the {most} "
-                "tokens that the model can write"
-            )
+    if longest is not None and decoding.max_tokens > longest:
+        raise UsageError(
+            f"--config.decoding.max_tokens={decoding.max_tokens} is more than the {longest} tokens "
+            "that the model can write"
+        )
 
     def ids(name: str) -> list[Any]:
         """Return the ids of a field, or lists of ids: none if it is null."""
@@ -186,12 +184,7 @@ def _options(
         return value if isinstance(value, list) else [] if value is None else [value]
 
     stop = ids("eos_token_id")
-    options = sampling(decoding) | {
-        "max_tokens": decoding.max_tokens,
-        "stop": stop,
-        "buckets": BUCKETS,
-        "compile": compiled,
-    }
+    options = sampling(decoding) | {"stop": stop, "buckets": BUCKETS}
     if decoding.num_beams > 1:
         options["strategy"] = Beam(decoding.num_beams, length_penalty=GNMT(decoding.length_penalty))
     words = [word if isinstance(word, list) else [word] for word in ids("bad_words_ids")]

@@ -102,8 +102,7 @@ def translating(config: ConfigDict, cache: Path) -> Iterator[Figure]:
     outputs: dict[str, list[Sequence[int]]] = {}
 
     def ours() -> None:
-        size = task.sentences_at_once
-        outputs["ours"] = task.translate_ids(run.state.parameters, sources, batch_size=size)
+        outputs["ours"] = task.translate_ids(run.state.parameters, sources)
 
     def theirs() -> None:
         outputs["theirs"] = peer.translate([[*ids, EOS] for ids in sources], decoding)

@@ -1,6 +1,6 @@
 """Classification: an encoder predicts the class of a text or an image."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,10 +16,9 @@ from experiments.config.parts import ClassifierModel, ExampleBatchPart, LabelTra
 from experiments.data.pipeline import Buckets, ShuffledBatches, SortedBatches
 from experiments.data.tokenizers import PAD, SPECIALS, WHOLE, EncodedPair, Tokenizers, Words
 from experiments.learner import TrainState
-from experiments.losses import TokenLosses
 from experiments.registry import DATASETS, TaskParts, task
 from experiments.tasks.prediction import Prediction, Sentence, read_image
-from experiments.tasks.task import Examples, Ids, Task
+from experiments.tasks.task import Examples, Ids, Losses, Task
 
 CLASSES = Words(WHOLE)  # each target is one class
 
@@ -124,9 +123,7 @@ class Classification(Task[LabelledBatch]):
             labels[row] = target[0] - len(SPECIALS)
         return LabelledBatch(inputs, None if self.source.has_images else lengths, labels, counted)
 
-    def loss(
-        self, model: Classifier, batch: LabelledBatch, rng: Array | None
-    ) -> tuple[TokenLosses, Mapping[str, Array]]:
+    def loss(self, model: Classifier, batch: LabelledBatch, rng: Array | None) -> Losses:
         """As in `Task`."""
         output = model(batch.inputs, lengths=batch.lengths, rng=rng, **self.on_mesh)
         objective = self.objective(training=rng is not None)
@@ -146,22 +143,21 @@ class Classification(Task[LabelledBatch]):
 
     def answers(self, state: TrainState, inputs: Sequence[Sentence]) -> Iterator[Prediction]:
         """Name the class of each input."""
-        examples = [EncodedPair(read.ids, (len(SPECIALS),)) for read in inputs]  # of any class
-        size = self.config.batch.size
-        for start in range(0, len(inputs), size):
-            part = slice(start, start + size)
-            batch = self._batch(examples[part], size, 1)
-            rows = self._probabilities(state.parameters, batch.inputs, batch.lengths)
-            yield from map(self._prediction, inputs[part], np.asarray(rows))
-
-    def _prediction(self, read: Sentence, probabilities: np.ndarray) -> Prediction:
-        tokenizer, order = self.tokenizers.target, np.argsort(-probabilities)
-        names = [tokenizer.token(number + len(SPECIALS)) for number in order]
-        ranked = [*zip(names, probabilities[order].tolist(), strict=True)]
+        size, tokenizer = self.config.batch.size, self.tokenizers.target
         place = 0 if self.config.model.pooling == "class_token" else None
-        details = {"class": names[0], "probabilities": dict(ranked)}
-        note = read.note(self.tokenizers.source)
-        return Prediction(names[:1], lambda: details, note, choices=[(place, ranked)])
+        for start in range(0, len(inputs), size):
+            part = inputs[start : start + size]
+            members = [EncodedPair(read.ids, (len(SPECIALS),)) for read in part]  # of any class
+            batch = self._batch(members, size, 1)
+            rows = self._probabilities(state.parameters, batch.inputs, batch.lengths)
+            for read, probabilities in zip(part, np.asarray(rows), strict=False):
+                order = np.argsort(-probabilities)
+                names = [tokenizer.token(number + len(SPECIALS)) for number in order]
+                ranked = [*zip(names, probabilities[order].tolist(), strict=True)]
+                details = {"class": names[0], "probabilities": dict(ranked)}
+                note = read.note(self.tokenizers.source)
+                choices = [(place, ranked)]
+                yield Prediction(names[:1], lambda value=details: value, note, choices=choices)
 
     def example(
         self, state: TrainState, source: str | np.ndarray, target: str | None = None

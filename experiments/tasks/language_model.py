@@ -1,7 +1,7 @@
 """Language modelling: a decoder predicts the next token of a text, and continues texts."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
@@ -29,11 +29,10 @@ from experiments.data.tokenizers import BOS, EOS, SPECIALS, Tokenizer
 from experiments.errors import UsageError
 from experiments.experts import make_layer
 from experiments.learner import TrainState
-from experiments.losses import TokenLosses
 from experiments.registry import TaskParts, task
 from experiments.sharding import compiled, gather_to_host, one_copy
 from experiments.tasks.prediction import Prediction, Sentence, read_sentence
-from experiments.tasks.task import Task
+from experiments.tasks.task import Losses, Task
 
 SAMPLED = 200  # tokens of a sample
 CONTINUED = 16  # tokens that the model adds to a text whose attention is shown
@@ -55,12 +54,9 @@ class LanguageModeling(Task[TextBatch | PackedBatch]):
 
     def model(self, rngs: nnx.Rngs) -> LanguageModel:
         """As in `Task`."""
-        settings, experts = self.config.model, self.config.model.experts
-        make = None if experts is None else partial(make_layer, settings, experts)
-        vocab_size = len(self.tokenizers.source)
-        return LanguageModel.from_config(
-            settings, vocab_size=vocab_size, rngs=rngs, make_layer=make
-        )
+        settings, size = self.config.model, len(self.tokenizers.source)
+        make = settings.experts and partial(make_layer, settings, settings.experts)
+        return LanguageModel.from_config(settings, vocab_size=size, rngs=rngs, make_layer=make)
 
     def training_batches(self) -> Windows | ShuffledBatches[PackedBatch]:
         """Random windows of running text, or packed rows."""
@@ -92,7 +88,7 @@ class LanguageModeling(Task[TextBatch | PackedBatch]):
 
     def loss(
         self, model: LanguageModel, batch: TextBatch | PackedBatch, rng: Array | None
-    ) -> tuple[TokenLosses, Mapping[str, Array]]:
+    ) -> Losses:
         """As in `Task`."""
         mask = positions = lengths = None
         if self.config.model.experts is not None:  # which padding, also that of rows, must not use
@@ -112,8 +108,13 @@ class LanguageModeling(Task[TextBatch | PackedBatch]):
 
     @property
     def begin(self) -> tuple[int, ...]:
-        """Ids before each prompt; texts that have a begin have an end too."""
+        """Ids before each prompt."""
         return () if self.source.is_running else (BOS,)
+
+    @property
+    def end(self) -> tuple[int, ...]:
+        """Ids that end a continuation."""
+        return () if self.source.is_running else (EOS,)
 
     def read(self, line: str) -> Sentence:
         """Read a prompt; one without room for its continuation is a ValueError."""
@@ -128,24 +129,17 @@ class LanguageModeling(Task[TextBatch | PackedBatch]):
 
     def answers(self, state: TrainState, inputs: Sequence[Sentence]) -> Iterator[Prediction]:
         """Continue each prompt."""
+        model, tokenizer = self._model(state), self.tokenizers.source
         for sentence in inputs:
+            ids = [*self.begin, *sentence.ids]
             prompt = sentence.text.strip() if self.begin else sentence.text  # as it is read
-            answer = continuation(prompt, *self._arguments(state, sentence))
-            yield answer._replace(note=sentence.note(self.tokenizers.source))
-
-    def _arguments(
-        self, state: TrainState, sentence: Sentence
-    ) -> tuple[nnx.Module, list[int], dict[str, Any]]:
-        """Return model, ids and options of `generate`."""
-        ids = [*self.begin, *sentence.ids]
-        options = sampling(self.config.decoding) | {
-            "max_tokens": self.config.decoding.max_tokens,
-            "stop": EOS if self.begin else (),
-            "tokenizer": Continuation(self.tokenizers.source, tuple(ids)),
-            "buckets": (self._prompt_size(sentence),),
-            "compile": compiled,
-        }
-        return self._model(state), ids, options
+            options = sampling(self.config.decoding) | {
+                "stop": self.end,
+                "tokenizer": Continuation(tokenizer, tuple(ids)),
+                "buckets": (self._prompt_size(sentence),),
+            }
+            answer = continuation(prompt, model, ids, options)
+            yield answer._replace(note=sentence.note(tokenizer))
 
     def _model(self, state: TrainState) -> nnx.Module:
         parameters = gather_to_host(one_copy(state.parameters))
@@ -167,10 +161,13 @@ class LanguageModeling(Task[TextBatch | PackedBatch]):
     def example(self, state: TrainState, source: str, target: str | None = None) -> Example:
         """As in `Task`; if the target is None, the most probable tokens continue the text."""
         sentence, begin = self._sentence(source), [SPECIALS[number] for number in self.begin]
-        ids, tokenizer = [*self.begin, *sentence.ids], self.tokenizers.source
-        room = self.config.model.max_length - len(ids)
-        room = min(CONTINUED, self.config.decoding.max_tokens, room)
-        more = [] if target is not None or not room else self.greedy_ids(state, ids, room)
+        ids, more = [*self.begin, *sentence.ids], []
+        tokenizer, longest = self.tokenizers.source, self.config.model.max_length
+        room = min(CONTINUED, self.config.decoding.max_tokens, longest - len(ids))
+        if target is None and room > 0:
+            options = {"max_tokens": room, "stop": self.end, "buckets": (longest - room,)}
+            output = generate(self._model(state), [ids], compile=compiled, **options)
+            more = output.tokens[0, : int(output.lengths[0])].tolist()
         return Example(
             {"decoder": np.array([*ids, *more])},
             {"decoder": [*begin, *sentence.tokens(tokenizer), *map(tokenizer.token, more)]},
@@ -178,19 +175,6 @@ class LanguageModeling(Task[TextBatch | PackedBatch]):
             unknown={"decoder": [len(begin) + place for place in sentence.unknown]},
             continuation=len(more),
         )
-
-    def greedy_ids(self, state: TrainState, ids: list[int], max_tokens: int) -> list[int]:
-        """Return the most probable ids that continue a prompt."""
-        stop, size = EOS if self.begin else (), self.config.model.max_length - max_tokens
-        output = generate(
-            self._model(state),
-            [ids],
-            max_tokens=max_tokens,
-            stop=stop,
-            buckets=(size,),
-            compile=compiled,
-        )
-        return output.tokens[0, : int(output.lengths[0])].tolist()
 
     def sample(self, state: TrainState) -> str:
         """Write a text from nothing, or from its first character."""
@@ -200,16 +184,17 @@ class LanguageModeling(Task[TextBatch | PackedBatch]):
 
 
 def sampling(config: SamplingPart) -> dict[str, Any]:
-    """Return strategy and random key; top_k=0 and min_p=0 mean none."""
+    """Return options of `generate`; top_k=0 and min_p=0 mean none."""
+    options = {"max_tokens": config.max_tokens, "compile": compiled}
     if config.strategy == "greedy":
-        return {"strategy": Greedy(), "rng": None}
+        return options | {"strategy": Greedy(), "rng": None}
     strategy = Sample(
         temperature=config.temperature,
         top_k=config.top_k or None,
         top_p=None if config.top_p == 1 else config.top_p,
         min_p=config.min_p or None,
     )
-    return {"strategy": strategy, "rng": jax.random.key(config.seed)}
+    return options | {"strategy": strategy, "rng": jax.random.key(config.seed)}
 
 
 def continuation(

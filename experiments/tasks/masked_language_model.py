@@ -1,7 +1,7 @@
 """Masked language modelling: an encoder fills gaps; its vectors distinguish senses."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -20,10 +20,9 @@ from experiments.data.packing import Batch
 from experiments.data.pipeline import Buckets, ShuffledBatches, SortedBatches
 from experiments.data.tokenizers import EOS, SPECIALS, EncodedExamples, EncodedPair
 from experiments.learner import TrainState
-from experiments.losses import TokenLosses
 from experiments.registry import TaskParts, task
 from experiments.tasks.prediction import Prediction, Sentence, read_sentence
-from experiments.tasks.task import Task
+from experiments.tasks.task import Losses, Scores, Task
 
 SAMPLED = 3  # sentences of a sample
 BEST = 5  # words that are listed for a gap
@@ -66,36 +65,28 @@ class MaskedLanguageModeling(Task[MaskedBatch]):
         """As in `Task`; the gaps are always the same."""
         return MaskedBatches(SortedBatches(self.ids(split), self._layout()), self.gap)
 
-    def loss(
-        self, model: MaskedLanguageModel, batch: MaskedBatch, rng: Array | None
-    ) -> tuple[TokenLosses, Mapping[str, Array]]:
+    def loss(self, model: MaskedLanguageModel, batch: MaskedBatch, rng: Array | None) -> Losses:
         """As in `Task`."""
         mask = masks.lengths(batch.lengths)
         output = model(batch.inputs, mask=mask, rng=rng, **self.on_mesh)
         objective = self.objective(training=rng is not None)
         return objective(output.logits, batch.labels, batch.counted), output.losses
 
-    def measure(
-        self, state: TrainState, split: str
-    ) -> tuple[dict[str, dict[str, Any]], Sequence[str]]:
+    def measure(self, state: TrainState, split: str) -> tuple[Scores, Sequence[str]]:
         """Measure the gaps, and on the test split of toy data the senses of words."""
-        scores = {split: self.losses(state, split)}
+        scores, _ = super().measure(state, split)
         if self.source.has_phenomena and split == "test":
+            program = self.learner.apply(
+                lambda model, tokens, lengths: (
+                    model.encode(tokens, mask=masks.lengths(lengths)).features
+                )
+            )
 
             def encode(part: str, numbers: Sequence[int]) -> list[np.ndarray]:
-                sentences = [self.ids(part)[number] for number in numbers]
-                return self._rows(self._encode, state, sentences)
+                return self._rows(program, state, [self.ids(part)[number] for number in numbers])
 
             scores["senses"] = sense_scores(self.examples, encode)
         return scores, ()
-
-    @cached_property
-    def _encode(self) -> Callable[..., Any]:
-        return self.learner.apply(
-            lambda model, tokens, lengths: (
-                model.encode(tokens, mask=masks.lengths(lengths)).features
-            )
-        )
 
     @cached_property
     def _fill(self) -> Callable[..., Any]:

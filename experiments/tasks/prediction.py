@@ -66,11 +66,13 @@ class Sentence(NamedTuple):
         ids: of its tokens; or the image.
         unknown: words that the vocabulary lacks, by their places in `ids`.
         text: as it was typed.
+        words: of a vocabulary of words, the number of the typed word of each id, from 0.
     """
 
     ids: Any
     unknown: Mapping[int, str] = {}
     text: str = ""
+    words: Sequence[int] = ()
 
     def note(self, tokenizer: Tokenizer, *, is_copied: bool = False) -> str:
         """Return a sentence about the unknown words, "" if there are none."""
@@ -101,46 +103,39 @@ def read_sentence(
     A text of more than `longest` tokens, or of none, is a ValueError. `gap` is the id of each `_`,
     also of several without a space; if it is None, these are text.
     """
-    ids, unknown = [], {}
+    ids, unknown, words = [], {}, []
     for number, part in enumerate([text] if gap is None else re.split("_+", text)):
         if number:
             ids.append(gap)
         if not isinstance(tokenizer, WordTokenizer):
             ids += tokenizer.read(part)
             continue
-        known = tokenizer.ids
-        for word in _split(tokenizer, part):
-            if word not in known:
-                unknown[len(ids)], word = word, tokenizer.placeholder
-            ids.append(known[word])
+        known, name = tokenizer.ids, tokenizer.placeholder
+        for place, typed in enumerate(tokenizer.words(part)):
+            for word in _split(tokenizer, typed):
+                if word not in known:
+                    unknown[len(ids)] = word
+                ids.append(known.get(word, known[name]))
+                words.append(place)
     if not ids:
         raise ValueError("the line has no word" if text.strip() else "the line is empty")
     if len(ids) > longest:
         raise ValueError(f"the line has {len(ids)} tokens, and the model reads at most {longest}")
-    return Sentence(ids, unknown, text)
+    return Sentence(ids, unknown, text, words)
 
 
-def word_numbers(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Return the number of the typed word of each token that `read_sentence` reads, from 0."""
-    if isinstance(tokenizer, WordTokenizer):
-        words = enumerate(tokenizer.words(text))
-        return [number for number, word in words for _ in _split(tokenizer, word)]
-    return tokenizer.word_numbers(tokenizer.read(text))
-
-
-def _split(tokenizer: WordTokenizer, text: str) -> Iterator[str]:
-    """Yield the words of a text, in the case of the vocabulary, and its signs."""
+def _split(tokenizer: WordTokenizer, typed: str) -> Iterator[str]:
+    """Yield a word in the case of the vocabulary, and its signs."""
     known, respell = tokenizer.ids, tokenizer.respell
-    for typed in tokenizer.tokens.tokenize(text):
-        if respell(typed) in known:
-            yield respell(typed)
-            continue
-        before, word, after = EDGES.fullmatch(typed).groups()
-        marks = "".join(takewhile(lambda sign: category(sign)[0] == "M", after))
-        yield from _signs(known, before)
-        if word:
-            yield respell(word + marks)
-        yield from _signs(known, after.removeprefix(marks))
+    if respell(typed) in known:
+        yield respell(typed)
+        return
+    before, word, after = EDGES.fullmatch(typed).groups()
+    marks = "".join(takewhile(lambda sign: category(sign)[0] == "M", after))
+    yield from _signs(known, before)
+    if word:
+        yield respell(word + marks)
+    yield from _signs(known, after.removeprefix(marks))
 
 
 def _signs(known: Mapping[str, int], text: str) -> Iterator[str]:

@@ -1,10 +1,11 @@
 """What a task has to define, and what is the same for all of them."""
 
 import math
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from itertools import compress
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
@@ -30,13 +31,7 @@ from experiments.data.source import (
     store_ids,
     store_text,
 )
-from experiments.data.tokenizers import (
-    SIDES,
-    EncodedExamples,
-    EncodedPair,
-    SentencePair,
-    Tokenizers,
-)
+from experiments.data.tokenizers import EncodedExamples, EncodedPair, SentencePair, Tokenizers
 from experiments.errors import UsageError, as_usage_errors, one_of
 from experiments.learner import Learner, TrainState
 from experiments.losses import Objective, TokenLosses, objective
@@ -54,6 +49,8 @@ TEXTS = {"text", "characters"}  # kinds of examples without a target
 Batch = TypeVar("Batch")
 Examples = TextStore | ImageStore
 Ids = IdStore | EncodedExamples[EncodedPair]
+Losses = tuple[TokenLosses, Mapping[str, Array]]
+Scores = dict[str, dict[str, Any]]  # by the name of a split, or of a part of it
 
 
 class Task(ABC, Generic[Batch]):
@@ -87,15 +84,13 @@ class Task(ABC, Generic[Batch]):
         self, config: Config, tokenizers: Tokenizers, splits: Splits | None = None
     ) -> None:
         """Take the config of a run, tokenizers, and data that need not be read yet."""
-        self.config = config
+        self.config, self.tokenizers, self.splits = config, tokenizers, splits
         self.source = DATASETS[config.data.name].source
-        self.tokenizers = tokenizers
-        self.splits = splits
         self.test_splits = ("test",) if self.only_test else self.source.tests
         self.known_splits = ("train", "validation", *self.test_splits)
         loss = LOSSES[getattr(config.train, "loss", "cross_entropy")]
         self.objective: Callable[..., Objective] = partial(objective, loss, config.train)
-        self._prepared: dict[str, tuple[Examples, Ids]] = {}
+        self._examples_and_ids = cache(self._read)
 
     @classmethod
     def prepare(
@@ -109,7 +104,8 @@ class Task(ABC, Generic[Batch]):
 
         A run in `workdir` that was started from another, and has a checkpoint, keeps its tokens.
         """
-        splits = cls._splits(config, cache, map_function)
+        has_targets = not TEXTS.issuperset(cls.parts.reads)
+        splits = Splits(config.data, cache, has_targets=has_targets, map_function=map_function)
         if config.train.start_from and workdir and saved_steps(workdir.checkpoints):
             tokenizers = cls.load_tokenizers(config, workdir.path)
         else:
@@ -122,12 +118,8 @@ class Task(ABC, Generic[Batch]):
     @classmethod
     def load(cls, config: Config, workdir: Workdir, cache: Path) -> Self:
         """Load the tokenizers of a run; raise a UsageError if one is damaged. No data is read."""
-        return cls(config, cls.load_tokenizers(config, workdir.path), cls._splits(config, cache))
-
-    @classmethod
-    def _splits(cls, config: Config, cache: Path, map_function: MapFunction = map) -> Splits:
-        has_targets = not {*cls.parts.reads} <= TEXTS
-        return Splits(config.data, cache, has_targets=has_targets, map_function=map_function)
+        splits = Splits(config.data, cache, has_targets=not TEXTS.issuperset(cls.parts.reads))
+        return cls(config, cls.load_tokenizers(config, workdir.path), splits)
 
     @classmethod
     def learn_tokenizers(cls, config: Config, train: Examples, cache: Path) -> Tokenizers:
@@ -135,14 +127,14 @@ class Task(ABC, Generic[Batch]):
         text, folder = DATASETS[config.data.name].source.text, config.train.start_from
         if not folder or not Workdir(folder).checkpoints.is_dir():
             return text.learn(config.text, train, cache, cls.sides)
-        files = [text.FILE.format(side=SIDES[side]) for side in cls.sides]
-        if missing := [name for name in files if not (Path(folder) / name).is_file()]:
+        try:
+            return text.load(Path(folder), cls.sides)
+        except UsageError as error:
             other = Workdir(folder).load_config()
             raise UsageError(
                 f"train.start_from={folder} has vocabularies of another kind: it is a run of "
-                f"task={other.task!r} with data.name={other.data.name!r}, without {missing[0]}"
-            )
-        return text.load(Path(folder), cls.sides)
+                f"task={other.task!r} with data.name={other.data.name!r}; {error}"
+            ) from error
 
     @classmethod
     def load_tokenizers(cls, config: Config, folder: Path) -> Tokenizers:
@@ -165,9 +157,7 @@ class Task(ABC, Generic[Batch]):
         """
 
     @abstractmethod
-    def loss(
-        self, model: nnx.Module, batch: Batch, rng: Array | None
-    ) -> tuple[TokenLosses, Mapping[str, Array]]:
+    def loss(self, model: nnx.Module, batch: Batch, rng: Array | None) -> Losses:
         """Return the sums of the losses of a batch, and auxiliary losses of the model by name.
 
         Without a random key, dropout is off and plain cross-entropy is measured.
@@ -244,7 +234,7 @@ class Task(ABC, Generic[Batch]):
             if split != "train":
                 self.batches(split)
         train, learner = self.config.train, self.learner
-        references = [example.target for example in self.examples("validation")[:TRIED]]
+        _, references, _ = zip(*self.examples("validation")[:TRIED], strict=True)
         self.answer_scores(references, "validation", getattr(self.config.decoding, "metrics", ()))
         state = learner.initial_state() if {*train.evaluators} & {*EVALUATORS} else None
         values = self.evaluated(state, references)
@@ -264,11 +254,12 @@ class Task(ABC, Generic[Batch]):
     ) -> dict[str, float]:
         """Return the numbers of `train.evaluators`; the answers are generated if they are None."""
         values: dict[str, Any] = {}
-        if metrics := [name for name in self.config.train.evaluators if name not in EVALUATORS]:
-            answers = self.answer_split(state, "validation") if answers is None else answers
-            values |= self.answer_scores(answers, "validation", metrics)
         for name in self.config.train.evaluators:
-            values |= EVALUATORS[name](self, state) if name in EVALUATORS else {}
+            if name in EVALUATORS:
+                values |= EVALUATORS[name](self, state)
+                continue
+            answers = self.answer_split(state, "validation") if answers is None else answers
+            values |= self.answer_scores(answers, "validation", [name])
         return {name: float(value) for name, value in values.items() if not isinstance(value, str)}
 
     def answer_split(
@@ -292,20 +283,15 @@ class Task(ABC, Generic[Batch]):
         self, answers: Sequence[str], split: str, metrics: Sequence[str]
     ) -> dict[str, Any]:
         """Compare answers to the first examples of a split with their references, by metrics."""
-        references = [example.target for example in self.examples(split)[: len(answers)]]
+        _, references, _ = zip(*self.examples(split)[: len(answers)], strict=True)
         tokenized = getattr(self.config.data, "tokenized", False)
         return answer_scores(metrics, answers, references, tokenized=tokenized)
 
-    def measure(
-        self, state: TrainState, split: str
-    ) -> tuple[dict[str, dict[str, Any]], Sequence[str]]:
+    def measure(self, state: TrainState, split: str) -> tuple[Scores, Sequence[str]]:
         """Return the scores of a split, and of parts of it, by name; and its answers, if any."""
-        return {split: self.losses(state, split)}, ()
-
-    def losses(self, state: TrainState, split: str) -> dict[str, float]:
-        """Return loss, accuracy and perplexity of a split."""
         losses = self.learner.losses(state.parameters, self.batches(split))
-        return losses | (perplexity("perplexity", losses["nll"]) if self.has_perplexity else {})
+        losses |= perplexity("perplexity", losses["nll"]) if self.has_perplexity else {}
+        return {split: losses}, ()
 
     def artifacts(self, state: TrainState, workdir: Workdir) -> None:
         """Write more about a trained model, such as pictures, after the test split was measured."""
@@ -325,42 +311,40 @@ class Task(ABC, Generic[Batch]):
 
     def examples(self, split: str) -> Examples:
         """Return the examples of a split; in training with `data.faults="drop"` those that fit."""
-        return self._prepare(split)[0]
+        return self._examples_and_ids(split)[0]
 
     def ids(self, split: str) -> Ids:
         """Return the ids of `examples`; raise a UsageError for one that has no room."""
-        return self._prepare(split)[1]
-
-    def _prepare(self, split: str) -> tuple[Examples, Ids]:
-        if split not in self._prepared:
-            with as_usage_errors(f"the {split} split: "):  # an unknown word
-                self._prepared[split] = self._read(split)
-        return self._prepared[split]
+        return self._examples_and_ids(split)[1]
 
     def _read(self, split: str) -> tuple[Examples, Ids]:
-        examples, cache = self.splits[split], self.splits.cache
-        if self.source.has_images:
-            return examples, EncodedExamples(map(self.tokenizers.encode, examples))
-        ids = partial(
-            store_ids, cache, tokenizers=self.tokenizers, map_function=self.splits.map_function
-        )
-        longest = getattr(self.config.model, "max_length", None)
-        if longest is None or self.source.is_running:
-            return examples, ids(examples)
+        longest = getattr(self.config.model, "max_length", 0)
         room = min(getattr(self.config.batch, "row_length", 0) or longest, longest)
-        if self.source.may_split:
-            return examples, ids(examples, max_ids=room - self.ends)
-        stored = ids(examples)
-        lengths = stored.lengths.max(axis=1) - 1 + self.ends
+        is_whole = not longest or self.source.is_running
+        store = partial(
+            store_ids,
+            self.splits.cache,
+            tokenizers=self.tokenizers,
+            max_ids=room - self.ends if self.source.may_split and not is_whole else None,
+            map_function=self.splits.map_function,
+        )
+        with as_usage_errors(f"the {split} split: "):  # an unknown word
+            examples = self.splits[split]
+            if self.source.has_images:
+                return examples, EncodedExamples(map(self.tokenizers.encode, examples))
+            ids = store(examples)
+        if is_whole or self.source.may_split:
+            return examples, ids
+        lengths = ids.lengths.max(axis=1) - 1 + self.ends
         may_drop = split == "train" and hasattr(self.config.data, "faults")
         if may_drop and self.config.data.faults == "drop" and lengths.max() > room:
             fits, what = lengths <= room, f"more than {room} subwords"
             warn_dropped("train", int(np.sum(~fits)), len(fits), what)
             if not fits.any():
                 raise UsageError(f"no pair of the train split is left: all have {what}")
-            name = f"{stored.path.name} without {what}"
-            examples = store_text(cache, partial(compress, examples, fits), name)
-            return examples, ids(examples)
+            name = f"{ids.path.name} without {what}"
+            examples = store_text(self.splits.cache, partial(compress, examples, fits), name)
+            return examples, store(examples)
         if lengths.max() > longest:
             text = examples[int(lengths.argmax())].source
             raise UsageError(
@@ -368,12 +352,9 @@ class Task(ABC, Generic[Batch]):
                 f"model.max_length={longest}"
                 + (", or leave such pairs out by data.faults=drop" if may_drop else "")
             )
-        return examples, stored
+        return examples, ids
 
 
 def perplexity(name: str, nll: float) -> dict[str, float]:
     """Return a perplexity by its name, {} if it is more than a float holds."""
-    try:
-        return {name: math.exp(nll)}
-    except OverflowError:
-        return {}
+    return {name: math.exp(nll)} if nll < math.log(sys.float_info.max) else {}

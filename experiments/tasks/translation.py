@@ -1,7 +1,8 @@
 """Translation, and every other task from a sequence to a sequence."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import jax
@@ -15,8 +16,7 @@ from attention.modules import EncoderDecoder, Output, RecurrentEncoderDecoder
 from attention.modules.context import add_losses
 from attention.modules.layers import split_rng
 from attention.primitives import masks
-from experiments.analysis.attribution import Explainer
-from experiments.analysis.collect import Example
+from experiments.analysis.collect import Collector, Example
 from experiments.analysis.figures import maps_figure, save
 from experiments.config.parts import (
     EncoderDecoderModel,
@@ -41,11 +41,11 @@ from experiments.data.toy_language.phenomena import by_phenomenon
 from experiments.errors import UsageError
 from experiments.files import split_lines
 from experiments.learner import TrainState
-from experiments.losses import TokenLosses, tiled_token_losses
+from experiments.losses import tiled_token_losses
 from experiments.registry import TaskParts, task
 from experiments.sharding import by_rows
-from experiments.tasks.prediction import Prediction, Sentence, read_sentence, word_numbers
-from experiments.tasks.task import Task, perplexity
+from experiments.tasks.prediction import Prediction, Sentence, read_sentence
+from experiments.tasks.task import Losses, Scores, Task, perplexity
 from experiments.workdir import Workdir
 
 ARCHITECTURES = {"transformer": EncoderDecoder, "recurrent": RecurrentEncoderDecoder}
@@ -74,11 +74,6 @@ class Translation(Task[Batch | PackedPairs]):
     def aligns(self) -> bool:
         """Whether the model attends to the source; some recurrent ones do not."""
         return getattr(self.config.model, "attention", "") != "none"
-
-    @cached_property
-    def explainer(self) -> Explainer:
-        """Computes attributions of the translations of the model."""
-        return Explainer(self)
 
     def model(self, rngs: nnx.Rngs) -> nnx.Module:
         """As in `Task`."""
@@ -118,9 +113,7 @@ class Translation(Task[Batch | PackedPairs]):
             layout = PackedRows((longest, longest), batch.tokens)
         return SortedBatches(self.ids(split), layout)
 
-    def loss(
-        self, model: EncoderDecoder, batch: Batch | PackedPairs, rng: Array | None
-    ) -> tuple[TokenLosses, Mapping[str, Array]]:
+    def loss(self, model: EncoderDecoder, batch: Batch | PackedPairs, rng: Array | None) -> Losses:
         """As in `Task`."""
         output = pair_features(model, batch, rng, **self.on_mesh)
         labels = batch.target.labels if isinstance(batch, PackedPairs) else batch.target_labels
@@ -128,34 +121,30 @@ class Translation(Task[Batch | PackedPairs]):
         sums = tiled_token_losses(model.logits, output.features, labels, labels != PAD, objective)
         return sums, output.losses
 
-    def measure(self, state: TrainState, split: str) -> tuple[dict[str, dict[str, Any]], list[str]]:
-        """Measure loss and translations, and of the toy test split the phenomena too."""
-        answers, scores = self.answer_split(state, split), self.losses(state, split)
-        scores |= self.answer_scores(answers, split, self.config.decoding.metrics)
-        parts: dict[str, dict[str, Any]] = {}
+    def measure(self, state: TrainState, split: str) -> tuple[Scores, list[str]]:
+        """Measure loss and translations, and of the toy test split the phenomena too.
+
+        Where tokens are not words, perplexity is given per word too, its ends included: the fewer
+        words a token is, the lower its own perplexity. With subwords that per word is an upper
+        bound, for a word has other segmentations too.
+        """
+        answers, (scores, _) = self.answer_split(state, split), super().measure(state, split)
+        _, targets, _ = zip(*self.examples(split), strict=True)
+        tokens = int(self.ids(split).lengths[:, 1].sum())
+        words = len(" ".join(targets).split()) + len(targets)
+        if tokens != words:
+            nll = scores[split]["nll"] * tokens / words
+            scores[split] |= perplexity("word_perplexity", nll)
+        scores[split] |= self.answer_scores(answers, split, self.config.decoding.metrics)
         if split == "test" and self.source.has_phenomena:
-            parts = by_phenomenon([*self.examples(split)], answers)
-        return {split: scores, **parts}, answers
+            scores |= by_phenomenon([*self.examples(split)], answers)
+        return scores, answers
 
     def answer_split(self, state: TrainState, split: str, number: int | None = None) -> list[str]:
         """As in `Task`; an unknown word of the data is a ValueError."""
         encode = self.tokenizers.source.encode
         sources = [encode(pair.source) for pair in self.examples(split)[:number]]
-        targets = self.translate_ids(state.parameters, sources, batch_size=self.sentences_at_once)
-        return [self._text(ids.tolist()) for ids in targets]
-
-    def losses(self, state: TrainState, split: str) -> dict[str, float]:
-        """As in `Task`, and perplexity per word where tokens are not words.
-
-        The fewer words a token is, the lower its perplexity: only that of words, ends included,
-        compares models with different vocabularies. With subwords it is an upper bound, for a word
-        has other segmentations too.
-        """
-        losses = super().losses(state, split)
-        tokens = int(self.ids(split).lengths[:, 1].sum())
-        words = sum(len(pair.target.split()) + 1 for pair in self.examples(split))
-        per_word = losses["nll"] * tokens / words
-        return losses if tokens == words else losses | perplexity("word_perplexity", per_word)
+        return [self._text(ids.tolist()) for ids in self.translate_ids(state.parameters, sources)]
 
     def example(self, state: TrainState, source: str, target: str | None = None) -> Example:
         """As in `Task`; the target is the translation of the model if None."""
@@ -165,18 +154,18 @@ class Translation(Task[Batch | PackedPairs]):
             return self.translated(source, said)
         if not target.strip():
             return self.translated(source, [EOS])
-        tokenizer = self.tokenizers.target
-        written = read_sentence(tokenizer, target, longest=self.config.model.max_length - 1)
-        example, tokens = self.translated(source, [*written.ids, EOS]), written.tokens(tokenizer)
-        return example._replace(
-            labels=example.labels | {"decoder": [SPECIALS[BOS], *tokens]},
-            predicted=[*tokens, tokenizer.token(EOS)],
-            words=example.words | {"decoder": word_numbers(tokenizer, target)},
-            unknown=example.unknown | {"decoder": [1 + place for place in written.unknown]},
-        )
+        longest = self.config.model.max_length - 1
+        written = read_sentence(self.tokenizers.target, target, longest=longest)
+        example = self.translated(source, [*written.ids, EOS], written)
+        unknown = {"decoder": [1 + place for place in written.unknown]}
+        return example._replace(unknown=example.unknown | unknown)
 
-    def translated(self, source: str, ids: Sequence[int]) -> Example:
+    def translated(
+        self, source: str, ids: Sequence[int], written: Sentence | None = None
+    ) -> Example:
         """Return what the model reads of a source, and of the ids of a translation of it.
+
+        `written` is a translation that a person typed, whose ids these are.
 
         Raises:
             UsageError: a model that does not attend.
@@ -184,7 +173,8 @@ class Translation(Task[Batch | PackedPairs]):
         if not self.aligns:
             raise UsageError("a model with model.attention='none' has no attention to explain")
         sentence, (reading, writing) = self.read(source), self.tokenizers
-        tokens = [*map(writing.token, ids)]
+        written = Sentence(ids) if written is None else written._replace(ids=ids)
+        tokens = written.tokens(writing)
         return Example(
             {"encoder": np.array([*sentence.ids, EOS]), "decoder": np.array([BOS, *ids[:-1]])},
             {
@@ -194,8 +184,8 @@ class Translation(Task[Batch | PackedPairs]):
             {"encoder": (0, 1), "decoder": (1, 0)},
             tokens,
             {
-                "encoder": word_numbers(reading, source),
-                "decoder": writing.word_numbers(ids[:-1]),
+                "encoder": sentence.words or reading.word_numbers(sentence.ids),
+                "decoder": written.words or writing.word_numbers(ids[:-1]),
             },
             {"encoder": [*sentence.unknown]},
         )
@@ -205,9 +195,9 @@ class Translation(Task[Batch | PackedPairs]):
         if not self.aligns:
             return
         pair = min(self.examples("test"), key=lambda pair: abs(len(pair.source.split()) - DRAWN))
-        example = self.example(state, pair.source, pair.target)
+        example = self.translated(pair.source, [*self.tokenizers.target.encode(pair.target), EOS])
         try:
-            (attended,) = self.collector(state.parameters, [example])
+            (attended,) = Collector(self)(state.parameters, [example])
         except UsageError as error:  # the run is complete without it
             print(f"no picture of the attention: {error}")
             return
@@ -217,8 +207,8 @@ class Translation(Task[Batch | PackedPairs]):
     def answers(self, state: TrainState, inputs: Sequence[Sentence]) -> Iterator[Prediction]:
         """Translate sentences; unknown words are copied, if the model attends to the source."""
         # Programs for other numbers would be compiled anew, but a person waits for one sentence.
-        size = 1 if len(inputs) == 1 else self.sentences_at_once
-        decoding, tokenizer = self.config.decoding, self.tokenizers.source
+        size = 1 if len(inputs) == 1 else None
+        tokenizer, decoding = self.tokenizers.source, self.config.decoding
         every = self.hypotheses(state.parameters, inputs, decoding, batch_size=size)
         for sentence, ranked in zip(inputs, every, strict=True):
             details = {
@@ -230,17 +220,18 @@ class Translation(Task[Batch | PackedPairs]):
             texts = [best["text"] for best in ranked[:1]]
             yield Prediction(texts, lambda details=details: details, note)
 
-    @property
-    def sentences_at_once(self) -> int:
-        """Number of sentences that are translated together."""
-        return max(1, self.config.decoding.hypotheses // self.config.decoding.num_beams)
-
     def translate_ids(
-        self, parameters: nnx.State, sources: Sequence[Sequence[int]], *, batch_size: int
+        self,
+        parameters: nnx.State,
+        sources: Sequence[Sequence[int]],
+        *,
+        batch_size: int | None = None,
     ) -> list[np.ndarray]:
-        """Translate lists of ids without their ends; translations that have an end contain it."""
-        options = {"buckets": lengths_for(self.config.model.max_length), "slots": batch_size}
-        output = self._generate(parameters, sources, self.config.decoding, **options)
+        """Translate lists of ids without their ends; translations that have an end contain it.
+
+        By default as many at once as `decoding.hypotheses` has room for.
+        """
+        output = self._generate(parameters, sources, self.config.decoding, batch_size)
         return [ids[0, : n[0]] for ids, n in zip(output.tokens, output.lengths, strict=True)]
 
     def hypotheses(
@@ -249,7 +240,7 @@ class Translation(Task[Batch | PackedPairs]):
         sentences: Sequence[Sentence],
         decoding: SearchPart,
         *,
-        batch_size: int,
+        batch_size: int | None = None,
     ) -> list[list[dict[str, Any]]]:
         """Return the best translations of each sentence, best first.
 
@@ -261,15 +252,10 @@ class Translation(Task[Batch | PackedPairs]):
         each token the index of the source token with the largest weight, [] without attention.
         """
         sources = [sentence.ids for sentence in sentences]
-        longest = 1 + max(map(len, sources), default=0)
-        length = min(n for n in lengths_for(self.config.model.max_length) if n >= longest)
-        options: dict[str, Any] = {"buckets": (length,), "slots": batch_size}
-        if self.aligns:
-            options |= {"returning": ("weights",), "observe": source_weights}
-        output = self._generate(parameters, sources, decoding, **options)
+        output = self._generate(parameters, sources, decoding, batch_size, aligns=self.aligns)
         return [
             [
-                self._hypothesis(sentence, jax.tree.map(lambda leaf, at=(row, n): leaf[at], output))
+                self._hypothesis(sentence, jax.tree.map(itemgetter((row, n)), output))
                 for n in np.flatnonzero(output.lengths[row])
             ]
             for row, sentence in enumerate(sentences)
@@ -280,22 +266,34 @@ class Translation(Task[Batch | PackedPairs]):
         parameters: nnx.State,
         sources: Sequence[Sequence[int]],
         decoding: SearchPart,
-        **options: Any,  # noqa: ANN401 - of `generate`
+        slots: int | None,
+        *,
+        aligns: bool = False,
     ) -> GenerationOutput:
-        """Return translations `[B, n_best, T]`."""
-        penalty = GNMT(decoding.length_penalty)
+        """Return translations `[B, n_best, T]`, with weights of source tokens if `aligns`."""
+        longest, options = self.config.model.max_length, {}
+        lengths = [longest]  # to compile for: its half, and so on
+        while lengths[0] >= 2 * SHORTEST:
+            lengths.insert(0, -(-lengths[0] // 2))
+        if aligns:  # all weights have one shape
+            needed = 1 + max(map(len, sources), default=0)
+            lengths = [min(length for length in lengths if length >= needed)]
+            options = {"returning": ("weights",), "observe": source_weights}
+        beam = Beam(decoding.num_beams, decoding.n_best, GNMT(decoding.length_penalty))
         is_greedy = decoding.num_beams == 1
         output = generate(
             nnx.merge(self.learner.definition, parameters),
             [[*source, EOS] for source in sources],
-            strategy=Greedy() if is_greedy else Beam(decoding.num_beams, decoding.n_best, penalty),
-            max_tokens=self.config.model.max_length,
+            strategy=Greedy() if is_greedy else beam,
+            max_tokens=longest,
             stop=EOS,
             start=BOS,
+            slots=slots or max(1, decoding.hypotheses // decoding.num_beams),
+            buckets=lengths,
             compile=by_rows,
             **options,
         )
-        return jax.tree.map(lambda leaf: leaf[:, None], output) if is_greedy else output
+        return jax.tree.map(partial(np.expand_dims, axis=1), output) if is_greedy else output
 
     def _text(self, ids: list[int]) -> str:
         """Return a translation in one line; a model of bytes may generate line feeds."""
@@ -352,10 +350,8 @@ def pair_features(
         source, target = batch
         read, written = source.labels, target.inputs
         across = masks.segments(target.segments, source.segments)
-        reading, writing = (
-            {"mask": masks.segments(side.segments), "embedding_positions": side.positions}
-            for side in batch
-        )
+        reading = {"mask": masks.segments(source.segments), "embedding_positions": source.positions}
+        writing = {"mask": masks.segments(target.segments), "embedding_positions": target.positions}
     else:
         read, written = batch.source, batch.target_inputs
         across = masks.lengths(batch.source_lengths)
@@ -364,14 +360,6 @@ def pair_features(
     writing |= {"encoder_mask": across, "rng": decoder_rng}
     decoded = model.decode(written, encoded.features, **writing, **options)
     return decoded._replace(losses=add_losses(encoded.losses, decoded.losses))
-
-
-def lengths_for(max_length: int) -> list[int]:
-    """Return the source lengths to compile for: `max_length`, its half, and so on."""
-    lengths = [max_length]
-    while lengths[0] >= 2 * SHORTEST:
-        lengths.insert(0, -(-lengths[0] // 2))
-    return lengths
 
 
 def source_weights(output: Output) -> Array:

@@ -1,7 +1,6 @@
 """Word vectors: one for each word, learned from its neighbours, whatever the sentence."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import jax.numpy as jnp
 import numpy as np
@@ -9,19 +8,16 @@ from flax import nnx
 from jax import Array
 
 from attention.modules.layers import rows, table
-from experiments.analysis.senses import (
-    neighbour_mean,
-    sense_scores,
-)
+from experiments.analysis.senses import neighbour_mean, sense_scores
 from experiments.config.parts import SkipGramBatchPart, SkipGramModel, TrainPart
 from experiments.data.skip_grams import SkipGramBatch, SkipGramBatches
 from experiments.data.tokenizers import SPECIALS
 from experiments.learner import TrainState
-from experiments.losses import TokenLosses, negative_sampling_losses
+from experiments.losses import negative_sampling_losses
 from experiments.registry import TaskParts, task
 from experiments.sharding import gather_to_host
 from experiments.tasks.prediction import Prediction, Sentence
-from experiments.tasks.task import Task
+from experiments.tasks.task import Losses, Scores, Task
 
 SHOWN = ("bank", "girl", "happy", "Africa", "sees")  # a sample lists the nearest words of these
 NEAREST = 5  # words that are listed
@@ -87,9 +83,7 @@ class WordVectors(Task[SkipGramBatch]):
             seed=seed,
         )
 
-    def loss(
-        self, model: SkipGram, batch: SkipGramBatch, rng: Array | None
-    ) -> tuple[TokenLosses, Mapping[str, Array]]:
+    def loss(self, model: SkipGram, batch: SkipGramBatch, rng: Array | None) -> Losses:
         """As in `Task`; the model has no dropout."""
         return negative_sampling_losses(model(batch.center, batch.others), batch.counted), {}
 
@@ -98,14 +92,12 @@ class WordVectors(Task[SkipGramBatch]):
         parameters = gather_to_host(state.parameters)
         return np.asarray(nnx.merge(self.learner.definition, parameters).centers[...])
 
-    def measure(
-        self, state: TrainState, split: str
-    ) -> tuple[dict[str, dict[str, Any]], Sequence[str]]:
+    def measure(self, state: TrainState, split: str) -> tuple[Scores, Sequence[str]]:
         """Measure the loss, and on the test split of toy data the senses of words.
 
         A probe finds them from the vector of a word, and from those of its neighbours.
         """
-        scores = {split: self.losses(state, split)}
+        scores, _ = super().measure(state, split)
         if self.source.has_phenomena and split == "test":
             vectors, window = self.vectors(state), self.config.batch.window
 
@@ -132,7 +124,7 @@ class WordVectors(Task[SkipGramBatch]):
         """List the nearest words by the cosine of vectors; of several words, of their mean."""
         tokenizer, vectors = self.tokenizers.source, self.vectors(state)
         vectors = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
-        for ids, _, line in inputs:
+        for ids, _, line, _ in inputs:
             mean = vectors[ids].mean(axis=0)
             cosines = vectors @ mean / np.linalg.norm(mean)
             others = [i for i in np.argsort(-cosines) if i >= len(SPECIALS) and i not in ids]

@@ -4,16 +4,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from experiments.data.tokenizers import (
-    SPECIALS,
-    WORDS,
-    WordTokenizer,
-)
-from experiments.tasks.prediction import (
-    read_image,
-    read_sentence,
-    word_numbers,
-)
+from experiments.data.tokenizers import SPECIALS, WORDS, WordTokenizer
+from experiments.tasks.prediction import read_image, read_sentence
 
 WORD_LIST = ("the", "girl", "sees", "Jane", "I", "!", "well-known")
 TOKENIZER = WordTokenizer((*SPECIALS, *WORD_LIST), WORDS)
@@ -40,7 +32,8 @@ def test_case_punctuation_and_symbols(text, words):
 
 def test_words_are_counted_as_typed():
     # The dash and the dots are no tokens, and "Jane!" is two.
-    assert word_numbers(TOKENIZER, 'the "girl" - sees ... zebra Jane!') == [0, 1, 3, 5, 6, 6]
+    sentence = read_sentence(TOKENIZER, 'the "girl" - sees ... zebra Jane!', longest=6)
+    assert sentence.words == [0, 1, 3, 5, 6, 6]
 
 
 def test_unknown_words_are_read_as_a_name_or_as_the_rarest_word():
