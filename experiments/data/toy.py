@@ -37,10 +37,14 @@ FAMOUS = (
                  "une créature bleue et duveteuse parcourait la forêt verdoyante",
                  "0-0 1-4 2-2 3-1 4-5 5-6 6-8 7-7"),
 )  # fmt: skip
-_IN_FAMOUS = (
+_NEVER_HELD_OUT = (
     ("adjective", "fluffy", "creature"), ("adjective", "blue", "creature"),
     ("adjective", "verdant", "forest"), ("object", "roam", "forest"),
     ("subject", "creature", "roam"), ("place", "object", "Africa"),
+    # The classical sentences of docs/translation.md, which may be in any split.
+    ("object", "deposit", "money"), ("subject", "cat", "sit"), ("place", "on", "mat"),
+    ("object", "eat", "apple"), ("subject", "Apple", "release"), ("object", "release", "phone"),
+    ("adjective", "new", "phone"),
 )  # fmt: skip
 
 
@@ -55,7 +59,7 @@ class ToySizes(Sizes):
 
 def is_held_out(combination: tuple[str, str, str], seed: int) -> bool:
     """Return whether train contains no sentence with this combination, for this seed."""
-    if combination in _IN_FAMOUS:
+    if combination in _NEVER_HELD_OUT:
         return False
     return zlib.crc32(f"{seed} {' '.join(combination)}".encode()) % HELD_OUT_ONE_IN == 0
 
@@ -140,7 +144,7 @@ def _forms(pair: SentencePair) -> list[str]:
 class ToyTranslation(tfds.core.GeneratorBasedBuilder, skip_registration=True):
     """English to French, generated offline."""
 
-    VERSION = tfds.core.Version("1.0.0")
+    VERSION = tfds.core.Version("2.0.0")
 
     def __init__(self, seed: int, sizes: ToySizes, data_dir: Path) -> None:
         """Take seed and sizes, which name a folder of the corpus inside `data_dir`."""
