@@ -33,7 +33,6 @@ _MOVING = ("arrive", "leave", "fall", "stay", "go", "return", "come")
 _STATES = ("love", "know", "live")
 _SPOKEN = ("love", "see", "eat", "buy")  # with I, we and you
 _NEUTRAL = ("find", "look", "admire", "draw", "see", "choose")  # fit every sense of a noun
-_MEALS = ("eat", "drink")  # for breakfast
 _NOT_PREDICATED = ("new", "long", "young")
 
 _AM = {"je": "am", "il": "is", "nous": "are", "vous": "are", "ils": "are"}
@@ -186,6 +185,7 @@ def _complement(d: Draft, verb: Verb, negated: bool) -> Phrase:
         case "play":
             english_name, article, name, preposition = d.choose(lexicon.TABLES["played"])
             d.combinations.add(("play", "play", english_name))
+            d.content.add(english_name.split()[-1])
             return Phrase([], french(preposition)) + definite(english_name, article, name)
         case "none":
             return Phrase()
@@ -195,7 +195,7 @@ def _complement(d: Draft, verb: Verb, negated: bool) -> Phrase:
     if "person" in kinds and d.chance(0.3):
         return d.person_name()
     thing = _direct_object(d, verb, kinds, negated)
-    if verb.english in _MEALS and d.chance(0.4):
+    if verb.english in ("eat", "drink") and d.chance(0.4):
         meal = phrase(*d.choose(lexicon.TABLES["meal"]))
         return thing + phrase("for", "à") + Phrase([], french("le")) + meal
     return thing
