@@ -31,7 +31,7 @@ LIVING = ("person", "animal", "bird", "creature")
 _GIVING = ("give", "show", "send", "lend")
 _MOVING = ("arrive", "leave", "fall", "stay", "go", "return", "come")
 _STATES = ("love", "know", "live")
-_SPOKEN = ("love", "see", "eat", "buy")  # with I, we and you
+_SPOKEN = ("love", "see", "eat", "buy", "sit")  # with I, we and you
 _NEUTRAL = ("find", "look", "admire", "draw", "see", "choose")  # fit every sense of a noun
 _NOT_PREDICATED = ("new", "long", "young")
 
@@ -434,13 +434,13 @@ def two_senses(d: Draft) -> Phrase:
 def polysemous(d: Draft, noun: Noun | None = None) -> Phrase:
     """Build a sentence with a polysemous word and a cue: before or after it, near or far.
 
-    With a given noun, it is one clause, with the cue in it.
+    With a given noun, it is one clause, and its cue belongs to the noun.
     """
-    far = [] if noun else ["earlier subject", "later subject"]
+    subjects = [] if noun else ["subject", "earlier subject", "later subject"]
     noun = noun or d.choose(lexicon.SENSES)
     frames = ["adjective", "attribute"] * bool(noun.adjectives)
     frames += ["whole", "part"] * bool(noun.wholes)
-    frames += ["subject", *far] * bool(noun.owners)
+    frames += subjects * bool(noun.owners)
     frames += ["errand"] * (noun.french in lexicon.FORMS["purpose"])
     match d.choose(frames):
         case "adjective" | "whole" as cue:  # Paul finds the rusty nail, the bark of the old tree
@@ -502,11 +502,11 @@ def _handles(d: Draft, who: NounPhrase, noun: Noun, past: bool, cue: str = "") -
     return conjugate(verb, who, how) + thing
 
 
-# Constructions, as often as they build one of 136 sentences.
+# Constructions, as often as they build one of 132 sentences.
 _CONSTRUCTIONS = (
     18 * [simple] + 6 * [attribute] + 13 * [subject_relative] + 10 * [object_relative]
     + 16 * [anaphora] + 8 * [giving] + 4 * [pronoun_object] + 12 * [two_clauses]
-    + 9 * [two_sentences] + 24 * [polysemous] + 7 * [errand] + 4 * [company] + 5 * [two_senses]
+    + 9 * [two_sentences] + 24 * [polysemous] + 5 * [errand] + 3 * [company] + 4 * [two_senses]
 )  # fmt: skip
 
 
