@@ -4,6 +4,10 @@ Hardly any word can be translated by itself: adjectives are reordered, determine
 agree over long distances, articles elide and contract, object pronouns precede the verb, negation
 has two parts around it, and the sense of polysemous words (bank, bat, key ...) depends on another
 word. Every English sentence has exactly one translation, and every pair has its word alignment.
+
+Version 2.0.0 added the words and constructions of the usual sentences of attention tutorials, such
+as "I went to the bank to deposit money": purposes, compound nouns, postures, meals, companies and
+sentences with a word in two senses. Data of version 1 are not read.
 """
 
 import contextlib

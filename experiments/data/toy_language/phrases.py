@@ -179,7 +179,7 @@ class Draft:
     # (relation, word, word), such as ("adjective", "red", "car")
     combinations: set[tuple[str, str, str]] = field(default_factory=set)
     senses: list[Noun] = field(default_factory=list)  # polysemous nouns
-    # (content, senses) of earlier clauses whose cues decide nothing in later ones
+    # (content, senses) of earlier clauses; their cues do not count in later ones
     closed: list[tuple[set[str], list[Noun]]] = field(default_factory=list)
     named: set[str] = field(default_factory=set)  # names of persons
 
