@@ -423,12 +423,13 @@ def company(d: Draft) -> Phrase:
 
 
 def two_senses(d: Draft) -> Phrase:
-    """Build two clauses with a polysemous word, each with a cue of another sense of it."""
-    first = d.choose(lexicon.SENSES)
+    """Build two clauses with a word in two senses, such as a bank to which people go."""
+    words = [lexicon.BY_FRENCH[place].english for place in lexicon.FORMS["purpose"]]
+    first = d.choose([noun for noun in lexicon.SENSES if noun.english in words])
     others = [noun for noun in lexicon.SENSES if noun.english == first.english and noun != first]
-    words = polysemous(d, first)
+    clause = polysemous(d, first) + _conjunction(d)
     d.close_clause()
-    return words + _conjunction(d) + polysemous(d, d.choose(others))
+    return clause + polysemous(d, d.choose(others))
 
 
 def polysemous(d: Draft, noun: Noun | None = None) -> Phrase:
@@ -494,19 +495,18 @@ def _handles(d: Draft, who: NounPhrase, noun: Noun, past: bool, cue: str = "") -
     """Return a verb that fits every sense of the noun, with the noun, and a cue, as its object."""
     verb = lexicon.VERBS[d.choose(_NEUTRAL)]
     how = manner(d, verb, who, past)
-    negated = how.negation is not None
     if cue == "whole":
-        return conjugate(verb, who, how) + _part(d, noun, negated=negated)
+        return conjugate(verb, who, how) + _part(d, noun, negated=bool(how.negation))
     adjectives = [lexicon.ADJECTIVES[d.choose(noun.adjectives)]] if cue == "adjective" else []
-    thing = d.noun_phrase(noun, adjectives=adjectives, negated=negated)
+    thing = d.noun_phrase(noun, adjectives=adjectives, negated=bool(how.negation))
     return conjugate(verb, who, how) + thing
 
 
-# Constructions, as often as they build one of 132 sentences.
+# Constructions, as often as they build one of 129 sentences.
 _CONSTRUCTIONS = (
     18 * [simple] + 6 * [attribute] + 13 * [subject_relative] + 10 * [object_relative]
     + 16 * [anaphora] + 8 * [giving] + 4 * [pronoun_object] + 12 * [two_clauses]
-    + 9 * [two_sentences] + 24 * [polysemous] + 5 * [errand] + 3 * [company] + 4 * [two_senses]
+    + 9 * [two_sentences] + 24 * [polysemous] + 4 * [errand] + 3 * [company] + 2 * [two_senses]
 )  # fmt: skip
 
 

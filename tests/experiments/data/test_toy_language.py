@@ -24,7 +24,7 @@ from experiments.data.toy_language.sentences import (
 )
 
 TINY = ToySizes(train=1_000, validation=20, test=20, compositional=20, longer=20)
-FINGERPRINT = "905148743dc08543"  # of the default corpus: the scores of results/ are of this one
+FINGERPRINT = "111d64eab01f6236"  # of the default corpus: the scores of results/ are of this one
 D = phrases.Draft(Random(0))
 JANE = phrases.referring(phrases.phrase("Jane", "Jane"), "f", "il")
 PAUL = phrases.referring(phrases.phrase("Paul", "Paul"), "m", "il")
@@ -250,7 +250,7 @@ def test_cues_and_translation_agree_on_senses(pairs):
     listed = Counter((word, sense) for _, _, word, sense in occurrences(pairs))
     assert {*listed} == {*checked} == {noun[:2] for noun in lexicon.SENSES}
     assert min(checked.values()) >= 50
-    assert twice == {noun.english for noun in lexicon.SENSES}
+    assert twice == {"bank"}
 
 
 def test_corpus_is_stored_once_and_whole(tmp_path, tiny, monkeypatch, capsys):
