@@ -4,6 +4,10 @@ Hardly any word can be translated by itself: adjectives are reordered, determine
 agree over long distances, articles elide and contract, object pronouns precede the verb, negation
 has two parts around it, and the sense of polysemous words (bank, bat, key ...) depends on another
 word. Every English sentence has exactly one translation, and every pair has its word alignment.
+
+Version 2.0.0 added the words and constructions of the usual sentences of attention tutorials, such
+as "I went to the bank to deposit money": purposes, compound nouns, postures, meals, companies and
+sentences with a word in two senses. Data of version 1 are not read.
 """
 
 import contextlib
@@ -37,10 +41,14 @@ FAMOUS = (
                  "une créature bleue et duveteuse parcourait la forêt verdoyante",
                  "0-0 1-4 2-2 3-1 4-5 5-6 6-8 7-7"),
 )  # fmt: skip
-_IN_FAMOUS = (
+_NEVER_HELD_OUT = (
     ("adjective", "fluffy", "creature"), ("adjective", "blue", "creature"),
     ("adjective", "verdant", "forest"), ("object", "roam", "forest"),
     ("subject", "creature", "roam"), ("place", "object", "Africa"),
+    # The classical sentences of docs/translation.md, which may be in any split.
+    ("object", "deposit", "money"), ("subject", "cat", "sit"), ("place", "on", "mat"),
+    ("object", "eat", "apple"), ("subject", "Apple", "release"), ("object", "release", "phone"),
+    ("adjective", "new", "phone"),
 )  # fmt: skip
 
 
@@ -55,7 +63,7 @@ class ToySizes(Sizes):
 
 def is_held_out(combination: tuple[str, str, str], seed: int) -> bool:
     """Return whether train contains no sentence with this combination, for this seed."""
-    if combination in _IN_FAMOUS:
+    if combination in _NEVER_HELD_OUT:
         return False
     return zlib.crc32(f"{seed} {' '.join(combination)}".encode()) % HELD_OUT_ONE_IN == 0
 
@@ -140,7 +148,7 @@ def _forms(pair: SentencePair) -> list[str]:
 class ToyTranslation(tfds.core.GeneratorBasedBuilder, skip_registration=True):
     """English to French, generated offline."""
 
-    VERSION = tfds.core.Version("1.0.0")
+    VERSION = tfds.core.Version("2.0.0")
 
     def __init__(self, seed: int, sizes: ToySizes, data_dir: Path) -> None:
         """Take seed and sizes, which name a folder of the corpus inside `data_dir`."""

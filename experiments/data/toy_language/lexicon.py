@@ -18,11 +18,12 @@ class Noun(NamedTuple):
     owners: tuple[str, ...] = ()
     wholes: tuple[str, ...] = ()
     adjectives: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
 
     @property
     def cues(self) -> set[str]:
         """Words that occur with this sense, and with no other sense of the word."""
-        return {*self.owners, *self.wholes, *self.adjectives}
+        return {*self.owners, *self.wholes, *self.adjectives, *self.others}
 
 
 class Adjective(NamedTuple):
@@ -36,7 +37,7 @@ class Adjective(NamedTuple):
 
 
 class Verb(NamedTuple):
-    """A verb; `past` is the name of the French tense, `complement` the kind of complement."""
+    """A verb; `past` is the French past tense or "posture", `complement` its kind of complement."""
 
     english: str
     particle: str
@@ -64,6 +65,7 @@ for _line in Path(__file__).with_name("lexicon.tsv").read_text("utf-8").splitlin
 # Nouns with one sense by their English words, those of a class in succession; polysemous ones.
 NOUNS = {row[0]: Noun(*row) for row in TABLES["noun"]}
 SENSES = [Noun(*row[:4], *map(_split, row[4:])) for row in TABLES["sense"]]
+BY_FRENCH = {noun.french: noun for noun in [*NOUNS.values(), *SENSES]}
 ADJECTIVES = {row[0]: Adjective(*row[:4], _split(row[4])) for row in TABLES["adjective"]}
 VERBS = {
     words[0]: Verb(*words, frozenset(_split(subjects)), complement, frozenset(_split(objects)))

@@ -17,7 +17,7 @@ from experiments.data.toy_language.lexicon import Adjective, Noun
 T = TypeVar("T")
 _POSSESSIVES = ("my", "his", "her", "our", "your", "their")
 ENGLISH_ORDER = ("before", "quality", "colour", "origin", "material")
-COUNTLESS = ("mass", "drink", "beverage")
+COUNTLESS = ("mass", "drink", "beverage", "money")
 
 
 class English(str):
@@ -141,6 +141,8 @@ def _determine(determiner: str, rest: Phrase, noun: Noun, plural: bool) -> Phras
         form = "de"  # before an adjective: de grands chiens
     if word == "no":  # the object of a negation: il ne mange pas de pomme
         word = "any" if plural or noun.kind in COUNTLESS else "a"
+    if word == "none":  # the same without an English word: Paul does not eat bread
+        word = ""
     if word == "a":
         following = rest.english[0]
         word = "an" if following[0] in "aeiouAEIOU" or following == "honest" else "a"
@@ -177,6 +179,8 @@ class Draft:
     # (relation, word, word), such as ("adjective", "red", "car")
     combinations: set[tuple[str, str, str]] = field(default_factory=set)
     senses: list[Noun] = field(default_factory=list)  # polysemous nouns
+    # (content, senses) of earlier clauses; their cues do not count in later ones
+    closed: list[tuple[set[str], list[Noun]]] = field(default_factory=list)
     named: set[str] = field(default_factory=set)  # names of persons
 
     def chance(self, probability: float) -> bool:
@@ -186,6 +190,20 @@ class Draft:
     def choose(self, things: Sequence[T]) -> T:
         """Return one of the things, with equal probability."""
         return things[int(self.rng.random() * len(things))]
+
+    def close_clause(self) -> None:
+        """Begin a clause in which a polysemous word may have another sense."""
+        self.closed.append((self.content, self.senses))
+        self.content, self.senses = set(), []
+
+    @property
+    def is_unambiguous(self) -> bool:
+        """Whether every polysemous word has cues of its sense in its clause, and of no other."""
+        for content, senses in [*self.closed, (self.content, self.senses)]:
+            cued = [sense for sense in lexicon.SENSES if sense.cues & content]
+            if any([s for s in cued if s.english == noun.english] != [noun] for noun in senses):
+                return False
+        return True
 
     def combine(self, relation: str, word: str, noun: Noun | None) -> None:
         """Record a combination of words, except polysemous ones: train must contain their cues."""
@@ -204,21 +222,23 @@ class Draft:
         plural: bool | None = None,
         adjectives: Sequence[Adjective] | None = None,
         negated: bool = False,
+        whole: Noun | None = None,
     ) -> NounPhrase:
         """Return determiner, adjectives and noun; omitted arguments are chosen at random.
 
-        The object of a negated verb has *de* instead of *un*, *du* and *des*.
+        The object of a negated verb has *de* instead of *un*, *du* and *des*. With a `whole`, the
+        English is a compound noun: the river bank, la rive du fleuve.
         """
         if plural is None:
             can_be_plural = noun.kind not in COUNTLESS and determiner != "a"
             plural = can_be_plural and self.chance(0.5 if noun.cues else 0.35)
         if determiner is None:
             determiner = self.choose(_determiners(noun, plural, negated))
-        if negated and determiner in ("a", "some"):
-            determiner = "no"
+        if negated and determiner in ("a", "some", ""):
+            determiner = "no" if determiner else "none"
         if adjectives is None:
             adjectives = self._pick_adjectives(noun)
-        words = self._with_adjectives(noun, plural, adjectives)
+        words = self._with_adjectives(noun, plural, adjectives, whole)
         words = _determine(determiner, words, noun, plural)
         return referring(words, noun.gender, "ils" if plural else "il", noun)
 
@@ -234,8 +254,10 @@ class Draft:
                 return sorted((first, other), key=lambda a: ENGLISH_ORDER.index(a.order))
         return [first]
 
-    def _with_adjectives(self, noun: Noun, plural: bool, adjectives: Sequence[Adjective]) -> Phrase:
-        """Return the noun and its adjectives, in the order of each language.
+    def _with_adjectives(
+        self, noun: Noun, plural: bool, adjectives: Sequence[Adjective], whole: Noun | None
+    ) -> Phrase:
+        """Return the noun, or compound noun, and its adjectives, in the order of each language.
 
         Two adjectives after the French noun are in reverse English order: a fluffy blue creature,
         une créature bleue et duveteuse. There is no *et* after an origin: un livre français
@@ -256,6 +278,11 @@ class Draft:
             else:
                 joined = after and adjective.order == "colour"
                 after = added.french + (french("et") if joined else []) + after
+        if whole:
+            self.content.add(whole.english)
+            modifier = english(whole.english)
+            article = french("de la" if whole.gender == "f" else "de le")
+            words, after = words + modifier, after + article + french(whole.french, modifier)
         return Phrase(words + noun_words, before + head + after)
 
     def agreeing(

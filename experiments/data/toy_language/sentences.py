@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 
 from experiments.data.tokenizers import SentencePair
 from experiments.data.toy_language import lexicon
-from experiments.data.toy_language.lexicon import Adjective, Noun, Verb
+from experiments.data.toy_language.lexicon import Noun, Verb
 from experiments.data.toy_language.phrases import (
+    COUNTLESS,
     Draft,
     NounPhrase,
     Phrase,
@@ -30,7 +31,7 @@ LIVING = ("person", "animal", "bird", "creature")
 _GIVING = ("give", "show", "send", "lend")
 _MOVING = ("arrive", "leave", "fall", "stay", "go", "return", "come")
 _STATES = ("love", "know", "live")
-_SPOKEN = ("love", "see", "eat", "buy")  # with I, we and you
+_SPOKEN = ("love", "see", "eat", "buy", "sit")  # with I, we and you
 _NEUTRAL = ("find", "look", "admire", "draw", "see", "choose")  # fit every sense of a noun
 _NOT_PREDICATED = ("new", "long", "young")
 
@@ -58,7 +59,7 @@ class Manner:
 def manner(d: Draft, verb: Verb, who: NounPhrase, past: bool) -> Manner:
     """Choose a negation, an adverb or a modal for a verb and a subject, or none."""
     how = Manner(past=past)
-    completed = past and verb.past != "imparfait"
+    completed = past and verb.past in ("avoir", "être")
     if d.chance(0.2):
         if verb.english == "be":
             fitting = ("not", "not", "no longer")
@@ -71,9 +72,12 @@ def manner(d: Draft, verb: Verb, who: NounPhrase, past: bool) -> Manner:
         how.negation = d.choose(fitting)
     elif not completed and verb.english not in (*_STATES, "be") and d.chance(0.12):
         how.adverb = d.choose(lexicon.TABLES["adverb"])
-    easy = verb.past == "avoir" if past else verb.english in _SPOKEN
+    # Of a speaker, participles are masculine: je suis allé.
+    easy = verb.past != "imparfait" if past else verb.english in _SPOKEN
     unspoken = (who.gender == "?" and not easy) or (past and not verb.english_past)
-    if unspoken or (verb.english != "be" and who.kind == "person" and d.chance(0.1)):
+    if verb.past == "posture" or verb.english == "be":  # "wants to sit" would be *s'asseoir*
+        return how
+    if unspoken or (who.kind == "person" and d.chance(0.1)):
         modal = "want" if verb.english in _STATES else d.choose(("want", "can"))
         how.modal = lexicon.VERBS[modal]
         how.adverb = ("", "")
@@ -87,7 +91,7 @@ def conjugate(verb: Verb, subject: NounPhrase, how: Manner) -> Phrase:
 
     English: negation, adverb, verb, infinitive, pronouns; *never eats it*, *often wants to eat it*.
     French: ne, pronouns, verb, negation, adverb, participle; *ne l'a jamais mangée*. Pronouns
-    follow a modal: *veut souvent la manger*.
+    follow a modal: *veut souvent la manger*. A posture is a state: *sat* is *était assis*.
     """
     finite = how.modal or verb
     negation, verb_words = _english_verb(finite, subject, how)
@@ -98,19 +102,20 @@ def conjugate(verb: Verb, subject: NounPhrase, how: Manner) -> Phrase:
         words = verb_words + negation
     else:
         words = negation + adverb.english + verb_words
-    if is_compound := how.past and finite.past != "imparfait":
-        form = lexicon.present(finite.past)[subject.person]
-    else:
-        form = (lexicon.imparfait if how.past else lexicon.present)(finite.french)[subject.person]
-    translation = french(form, meaning)
+    auxiliary, tense = "", lexicon.imparfait if how.past else lexicon.present
+    if finite.past == "posture":
+        auxiliary = "être"
+    elif how.past and finite.past != "imparfait":
+        auxiliary, tense = finite.past, lexicon.present
+    translation = french(tense(auxiliary or finite.french)[subject.person], meaning)
     if not how.modal:
         translation = how.pronouns.french + translation
     if how.negation:
         closing = french(lexicon.FORMS["negation"][how.negation][0], negation)
         translation = french("ne", negation) + translation + closing
     translation = translation + adverb.french
-    if is_compound:  # the participle agrees with the subject (être) or a preceding object (avoir)
-        agreeing = subject if finite.past == "être" else how.fronted
+    if auxiliary:  # the participle agrees with the subject (être) or a preceding object (avoir)
+        agreeing = subject if auxiliary == "être" else how.fronted
         agreement = (agreeing.gender, agreeing.plural) if agreeing else ()
         translation += french(lexicon.participle(finite.french, *agreement), meaning)
     if how.modal:
@@ -166,6 +171,13 @@ def _complement(d: Draft, verb: Verb, negated: bool) -> Phrase:
             return d.place()
         case "where":
             return d.place() if d.chance(0.6) else Phrase()
+        case "on":
+            if d.chance(0.15):
+                return phrase("on", "sur") + _part(d, lexicon.BY_FRENCH["rive"], "the")
+            noun = d.pick_noun((d.choose(("seat", "seat", "furniture", "shore")),))
+            d.combine("place", "on", noun)
+            where = d.noun_phrase(noun, determiner=d.choose(("the", "the", "the", "a", "this")))
+            return phrase("on", "sur") + where
         case "water":
             noun, determiner = d.pick_noun(["water"]), d.choose(("the", "a", "this"))
             where = d.noun_phrase(noun, determiner=determiner, plural=False)
@@ -173,6 +185,7 @@ def _complement(d: Draft, verb: Verb, negated: bool) -> Phrase:
         case "play":
             english_name, article, name, preposition = d.choose(lexicon.TABLES["played"])
             d.combinations.add(("play", "play", english_name))
+            d.content.add(english_name.split()[-1])
             return Phrase([], french(preposition)) + definite(english_name, article, name)
         case "none":
             return Phrase()
@@ -181,14 +194,20 @@ def _complement(d: Draft, verb: Verb, negated: bool) -> Phrase:
     kinds = sorted(verb.objects - {"country"})
     if "person" in kinds and d.chance(0.3):
         return d.person_name()
-    return _direct_object(d, verb, kinds, negated)
+    thing = _direct_object(d, verb, kinds, negated)
+    if verb.english in ("eat", "drink") and d.chance(0.4):
+        meal = phrase(*d.choose(lexicon.TABLES["meal"]))
+        return thing + phrase("for", "à") + Phrase([], french("le")) + meal
+    return thing
 
 
 def _direct_object(d: Draft, verb: Verb, kinds: Sequence[str], negated: bool = False) -> NounPhrase:
     """Choose a direct object of one of the classes, each equally probable."""
     noun = d.pick_noun((d.choose(kinds),))
     d.combine("object", verb.english, noun)
-    determiner = d.choose(("the", "the", "this")) if verb.english in _STATES else None
+    determiner = "" if noun.kind in COUNTLESS and d.chance(0.35) else None
+    if verb.english in _STATES:
+        determiner = d.choose(("the", "the", "this"))
     return d.noun_phrase(noun, determiner=determiner, negated=negated)
 
 
@@ -203,14 +222,14 @@ def time(d: Draft, past: bool) -> Phrase:
 
 def is_adjective(d: Draft, who: NounPhrase, past: bool, *, passing: bool = False) -> Phrase:
     """Return "is happy" in agreement with the subject; `passing` excludes sizes and origins."""
-    if who.noun and who.noun.cues:  # the attribute is its cue
-        fitting = [lexicon.ADJECTIVES[word] for word in who.noun.adjectives]
-    else:
-        fitting = [
-            a for a in lexicon.adjectives_of(who.kind)
-            if a.english not in d.content and a.english not in _NOT_PREDICATED
-            and (a.order == "quality" or not passing)
-        ]  # fmt: skip
+    fitting = [
+        a for a in lexicon.adjectives_of(who.kind)
+        if a.english not in d.content and a.english not in _NOT_PREDICATED
+        and (a.order == "quality" or not passing)
+    ]  # fmt: skip
+    if who.noun and who.noun.cues:  # the attribute is its cue, unless it has another one
+        cues = [lexicon.ADJECTIVES[word] for word in who.noun.adjectives]
+        fitting = cues + fitting * bool(who.noun.cues & d.content)
     be = lexicon.VERBS["be"]
     how, adjective = manner(d, be, who, past), d.choose(fitting)
     d.combine("adjective", adjective.english, who.noun)
@@ -256,7 +275,7 @@ def subject_relative(d: Draft) -> Phrase:
 def object_relative(d: Draft) -> Phrase:
     """Build an object relative clause: la pomme que Marie a achetée est rouge."""
     verb = d.choose([v for v in _plain_verbs("person") if v.complement == "object"])
-    kinds = verb.objects - {"drink", "beverage", "person"}
+    kinds = verb.objects - {"drink", "beverage", "money", "person"}
     fitting = [noun for noun in lexicon.NOUNS.values() if noun.kind in kinds]
     if not fitting:
         return simple(d)
@@ -381,20 +400,58 @@ def _state_or_action(d: Draft, who: NounPhrase, past: bool) -> Phrase:
     return _action(d, who, verb, past, 0.2)
 
 
-def polysemous(d: Draft) -> Phrase:
-    """Build a sentence with a polysemous word and a cue: before or after it, near or far."""
-    noun = d.choose(lexicon.SENSES)
-    frames = ["adjective"] * bool(noun.adjectives) + ["whole"] * bool(noun.wholes)
-    frames += ["attribute"] * bool(noun.adjectives)
-    frames += ["subject", "earlier subject", "later subject"] * bool(noun.owners)
+def errand(d: Draft, place: str = "") -> Phrase:
+    """Build a purpose: I went to the bank to deposit money; `place` is French."""
+    purposes = lexicon.FORMS["purpose"]
+    place = place or d.choose([*purposes])
+    who, go, noun = d.subject(("person",)), lexicon.VERBS["go"], lexicon.BY_FRENCH[place]
+    words = who + conjugate(go, who, manner(d, go, who, d.chance(0.6)))
+    if who.noun:
+        d.combinations.add(("subject", who.noun.english, go.english))
+    d.combine("place", "to", noun)
+    words += phrase("to", "à") + d.noun_phrase(noun, determiner="the", plural=False, adjectives=())
+    verb = lexicon.VERBS[d.choose(purposes[place][0].split("/"))]
+    words += phrase("to", "pour") + phrase(f"{verb.english} {verb.particle}", verb.french)
+    return words + _complement(d, verb, False)
+
+
+def company(d: Draft) -> Phrase:
+    """Build a sentence about a company: Apple released a new phone."""
+    noun = d.pick_noun(("company",))
+    who = referring(phrase(noun.english, noun.french), noun.gender, "il", noun)
+    return _statement(d, who, d.chance(0.6))
+
+
+def two_senses(d: Draft) -> Phrase:
+    """Build two clauses with a word in two senses, such as a bank to which people go."""
+    words = [lexicon.BY_FRENCH[place].english for place in lexicon.FORMS["purpose"]]
+    first = d.choose([noun for noun in lexicon.SENSES if noun.english in words])
+    others = [noun for noun in lexicon.SENSES if noun.english == first.english and noun != first]
+    clause = polysemous(d, first) + _conjunction(d)
+    d.close_clause()
+    return clause + polysemous(d, d.choose(others))
+
+
+def polysemous(d: Draft, noun: Noun | None = None) -> Phrase:
+    """Build a sentence with a polysemous word and a cue: before or after it, near or far.
+
+    With a given noun, it is one clause, and its cue belongs to the noun.
+    """
+    subjects = [] if noun else ["subject", "earlier subject", "later subject"]
+    noun = noun or d.choose(lexicon.SENSES)
+    frames = ["adjective", "attribute"] * bool(noun.adjectives)
+    frames += ["whole", "part"] * bool(noun.wholes)
+    frames += subjects * bool(noun.owners)
+    frames += ["errand"] * (noun.french in lexicon.FORMS["purpose"])
     match d.choose(frames):
-        case "adjective":  # Paul finds the rusty nail
-            who, cue = d.subject(("person",)), d.choose(noun.adjectives)
-            return who + _handles(d, who, noun, d.chance(0.5), [lexicon.ADJECTIVES[cue]])
-        case "whole":  # Paul finds the bark of the old tree
-            who, cue = d.subject(("person",)), d.choose(noun.wholes)
-            whole = d.noun_phrase(lexicon.NOUNS[cue], determiner=d.choose(("the", "this")))
-            return who + _handles(d, who, noun, d.chance(0.5)) + phrase("of", "de") + whole
+        case "adjective" | "whole" as cue:  # Paul finds the rusty nail, the bark of the old tree
+            who = d.subject(("person",))
+            return who + _handles(d, who, noun, d.chance(0.5), cue)
+        case "part":  # the bank of the river was dirty
+            thing = _part(d, noun)
+            return thing + is_adjective(d, thing, d.chance(0.5))
+        case "errand":  # Paul goes to the bank to deposit money
+            return errand(d, noun.french)
         case "attribute":  # the bank that Paul saw is muddy
             thing, past = d.noun_phrase(noun, determiner="the", adjectives=()), d.chance(0.5)
             verb = lexicon.VERBS[d.choose(_NEUTRAL)]
@@ -423,32 +480,43 @@ def _conjunction(d: Draft) -> Phrase:
     return phrase(*d.choose(lexicon.TABLES["conjunction"]))
 
 
-def _handles(
-    d: Draft, who: NounPhrase, noun: Noun, past: bool, adjectives: Sequence[Adjective] = ()
-) -> Phrase:
-    """Return a verb that fits every sense of the noun, with the noun as its object."""
+def _part(d: Draft, noun: Noun, determiner: str | None = None, negated: bool = False) -> NounPhrase:
+    """Return a part of a whole, which is its cue: the bank of the old river, the river bank."""
+    whole = lexicon.NOUNS[d.choose(noun.wholes)]
+    one = whole if d.chance(0.4) else None
+    thing = d.noun_phrase(noun, determiner=determiner, adjectives=(), negated=negated, whole=one)
+    if one:
+        return thing
+    of = phrase("of", "de") + d.noun_phrase(whole, determiner=d.choose(("the", "this")))
+    return referring(thing + of, thing.gender, thing.person, noun)
+
+
+def _handles(d: Draft, who: NounPhrase, noun: Noun, past: bool, cue: str = "") -> Phrase:
+    """Return a verb that fits every sense of the noun, with the noun, and a cue, as its object."""
     verb = lexicon.VERBS[d.choose(_NEUTRAL)]
     how = manner(d, verb, who, past)
-    thing = d.noun_phrase(noun, adjectives=adjectives, negated=how.negation is not None)
+    if cue == "whole":
+        return conjugate(verb, who, how) + _part(d, noun, negated=bool(how.negation))
+    adjectives = [lexicon.ADJECTIVES[d.choose(noun.adjectives)]] if cue == "adjective" else []
+    thing = d.noun_phrase(noun, adjectives=adjectives, negated=bool(how.negation))
     return conjugate(verb, who, how) + thing
 
 
-# Constructions, as often as they build one of 120 sentences.
+# Constructions, as often as they build one of 129 sentences.
 _CONSTRUCTIONS = (
     18 * [simple] + 6 * [attribute] + 13 * [subject_relative] + 10 * [object_relative]
     + 16 * [anaphora] + 8 * [giving] + 4 * [pronoun_object] + 12 * [two_clauses]
-    + 9 * [two_sentences] + 24 * [polysemous]
+    + 9 * [two_sentences] + 24 * [polysemous] + 4 * [errand] + 3 * [company] + 2 * [two_senses]
 )  # fmt: skip
 
 
 def derive(rng: random.Random) -> tuple[SentencePair, set[tuple[str, str, str]]]:
     """Derive a sentence with its translation, and the combinations of words in it.
 
-    Every polysemous word in it has cues of one sense only.
+    Every polysemous word has cues of one sense only, in the sentence or in its clause.
     """
     while True:
         d = Draft(rng)
         sentence = d.choose(_CONSTRUCTIONS)(d)
-        cued = [sense for sense in lexicon.SENSES if sense.cues & d.content]
-        if all([s for s in cued if s.english == noun.english] == [noun] for noun in d.senses):
+        if d.is_unambiguous:
             return finish(sentence), d.combinations

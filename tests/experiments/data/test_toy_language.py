@@ -14,13 +14,21 @@ from experiments.data.tokenizers import SentencePair, detokenize, tokenize
 from experiments.data.toy import FAMOUS, ToySizes, corpus, derivations, is_held_out
 from experiments.data.toy_language import lexicon, phrases
 from experiments.data.toy_language.phenomena import by_phenomenon, occurrences
-from experiments.data.toy_language.sentences import Manner, conjugate
+from experiments.data.toy_language.sentences import (
+    Manner,
+    company,
+    conjugate,
+    errand,
+    polysemous,
+    simple,
+)
 
 TINY = ToySizes(train=1_000, validation=20, test=20, compositional=20, longer=20)
-FINGERPRINT = "9f52d94fa03aaace"  # of the default corpus: the scores of results/ are of this one
+FINGERPRINT = "111d64eab01f6236"  # of the default corpus: the scores of results/ are of this one
 D = phrases.Draft(Random(0))
 JANE = phrases.referring(phrases.phrase("Jane", "Jane"), "f", "il")
 PAUL = phrases.referring(phrases.phrase("Paul", "Paul"), "m", "il")
+WE = phrases.referring(phrases.phrase("we", "nous"), "?", "nous")
 WOMEN = phrases.referring(phrases.phrase("Jane and Alice", "Jane et Alice"), "f", "ils")
 JAPAN = phrases.definite("Japan", "le", "Japon")
 WHITE = D.agreeing(lexicon.ADJECTIVES["white"], "f", True)
@@ -28,8 +36,8 @@ WHITE = D.agreeing(lexicon.ADJECTIVES["white"], "f", True)
 
 def thing(words, plural=False, negated=False):
     """Return a noun phrase from its English: determiner, adjectives, singular noun."""
-    determiner, *adjectives, word = words.split()
-    noun = lexicon.NOUNS.get(word) or next(n for n in lexicon.SENSES if n.french == word)
+    determiner, *adjectives, word = words.split(" ")
+    noun = lexicon.NOUNS.get(word) or lexicon.BY_FRENCH[word]
     adjectives = [lexicon.ADJECTIVES[adjective] for adjective in adjectives]
     options = {"plural": plural, "negated": negated, "adjectives": adjectives}
     return D.noun_phrase(noun, determiner=determiner, **options)
@@ -75,6 +83,11 @@ IT, THEM = (
          "Jane often visits Japan", "Jane visite souvent le Japon"),
         (phrases.stand_in(CARS), "be", {"past": True, "negation": "not"}, (WHITE,),
          "they were not white", "elles n'étaient pas blanches"),
+        (WOMEN, "sit", {"past": True, "negation": "not"}, (),
+         "Jane and Alice did not sit", "Jane et Alice n'étaient pas assises"),
+        (WE, "go", {"past": True}, (), "we went", "nous sommes allés"),
+        (PAUL, "eat", {"negation": "not"}, (thing(" bread", negated=True),),
+         "Paul does not eat bread", "Paul ne mange pas de pain"),
     ],
 )  # fmt: skip
 def test_clauses(who, verb, manner, rest, english, french):
@@ -89,6 +102,54 @@ def test_alignment_of_contraction_and_negation():
         "Paul ne va pas au marché",
         "0-0 1-1 1-3 2-1 2-3 3-2 4-4 5-4 6-5",
     )
+
+
+class GuidedDraft(phrases.Draft):
+    """A draft that prefers some words, so that a few thousand derivations contain a sentence."""
+
+    words: tuple[str, ...] = ()
+
+    def choose(self, things):
+        first = [thing if isinstance(thing, str) else thing[0] for thing in things]
+        preferred = [t for t, text in zip(things, first, strict=True) if text in self.words]
+        return super().choose(preferred or things)
+
+
+# Sentences of attention tutorials, and the words of the lexicon that lead to them.
+CLASSICAL = [
+    (errand, "go banque deposit money",
+     "I went to the bank to deposit money", "je suis allé à la banque pour déposer de l'argent",
+     "0-0 1-1 1-2 2-3 3-4 4-5 5-6 6-7 7-10"),
+    (polysemous, "bank river dirty",
+     "the bank of the river was dirty", "la rive du fleuve était sale",
+     "0-0 1-1 2-2 3-2 4-3 5-4 6-5"),
+    (polysemous, "bank river dirty",
+     "the river bank was dirty", "la rive du fleuve était sale", "0-0 1-3 2-1 3-4 4-5"),
+    (simple, "cat sit seat mat",
+     "the cat sat on the mat", "le chat était assis sur le tapis",
+     "0-0 1-1 2-2 2-3 3-4 4-5 5-6"),
+    (simple, "eat food apple breakfast",
+     "I ate an apple for breakfast", "j'ai mangé une pomme au petit-déjeuner",
+     "0-0 1-1 1-2 2-3 3-4 4-5 5-6"),
+    (company, "Apple release device phone new",
+     "Apple released a new phone", "Apple a sorti un nouveau téléphone",
+     "0-0 1-1 1-2 2-3 3-4 4-5"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("construction", "words", "english", "french", "links"), CLASSICAL)
+def test_grammar_derives_classical_sentences(construction, words, english, french, links):
+    for seed in range(20_000):
+        d = GuidedDraft(Random(seed))
+        d.words = (*words.split(), *english.split())
+        pair = phrases.finish(construction(d))
+        if pair.source == english:
+            break
+    assert d.is_unambiguous
+    assert not any(
+        is_held_out(combination, seed) for seed in range(50) for combination in d.combinations
+    )
+    assert pair == SentencePair(english, french, links)
 
 
 @pytest.fixture(scope="module")
@@ -126,6 +187,8 @@ def test_every_word_is_frequent_in_train(splits, pairs, side):
     train = Counter(word for pair in splits["train"] for word in tokenize(getattr(pair, side)))
     assert len(train) >= 250
     assert min(train[word] for pair in pairs for word in tokenize(getattr(pair, side))) >= 20
+    classical = [SentencePair(*sentence[2:]) for sentence in CLASSICAL]
+    assert min(train[word] for pair in classical for word in tokenize(getattr(pair, side))) >= 20
 
 
 def test_held_out_combinations_are_only_in_compositional(splits):
@@ -150,6 +213,10 @@ WRONG_FRENCH = "|".join([
 ])  # fmt: skip
 
 
+# French words that may have no English one: la France, du pain, et between adjectives, jouer au.
+FRENCH_ONLY = {"le", "la", "l'", "les", "et", "de", "d'", "du", "à", "au", "aux"}
+
+
 def test_lengths_alignment_and_elision(splits):
     for name, split in splits.items():
         for pair in split:
@@ -160,28 +227,30 @@ def test_lengths_alignment_and_elision(splits):
             assert len({*pair.alignment}) == len(pair.alignment)
             assert all(i < len(english) and j < len(french) for i, j in pair.alignment)
             unaligned = {french[j] for j in {*range(len(french))} - {j for _, j in pair.alignment}}
-            # Only French has these words: la France, l'Afrique, et between adjectives, jouer au.
-            assert unaligned <= {"le", "la", "l'", "les", "et", "de", "du", "à", "au", "aux"}, pair
+            assert unaligned <= FRENCH_ONLY, pair
             assert not re.search(WRONG_FRENCH, pair.target), pair
 
 
-def test_cues_and_translation_agree_on_one_sense(pairs):
-    checked = Counter()
+def test_cues_and_translation_agree_on_senses(pairs):
+    checked, twice = Counter(), set()
     for pair in pairs:
-        english, french = {*pair.source.replace("in spring", "").split()}, {*tokenize(pair.target)}
+        english = {*f" {pair.source}".replace(" in spring", "").split()}
         cued = [
             noun
             for noun in lexicon.SENSES
             if english & {noun.english, lexicon.english_plural(noun.english)}
             and any(english & {cue, lexicon.english_plural(cue)} for cue in noun.cues)
         ]
-        assert len({noun.english for noun in cued}) == len(cued)
-        for noun in cued:
-            assert french & {noun.french, lexicon.french_plural(noun.french)}, pair
-            checked[noun.english, noun.french] += 1
+        assert {noun[:2] for noun in cued} == {
+            (word, sense) for *_, word, sense in occurrences([pair])
+        }
+        words = Counter(noun.english for noun in cued)
+        twice |= {word for word, number in words.items() if number == 2}
+        checked.update(noun[:2] for noun in cued)
     listed = Counter((word, sense) for _, _, word, sense in occurrences(pairs))
     assert {*listed} == {*checked} == {noun[:2] for noun in lexicon.SENSES}
     assert min(checked.values()) >= 50
+    assert twice == {"bank"}
 
 
 def test_corpus_is_stored_once_and_whole(tmp_path, tiny, monkeypatch, capsys):
