@@ -76,12 +76,8 @@ def start_processes(
 ) -> None:
     """Connect this process with the others of its run; before jax uses a device.
 
-    Without arguments, jax finds the processes of SLURM or Open MPI.
-
-    Args:
-        coordinator: HOST:PORT, where process 0 listens.
-        num_processes: of the run; 1 for this process alone, whatever launcher started it.
-        process_id: from 0.
+    Without arguments, jax finds the processes of SLURM or Open MPI. Process 0 listens at the
+    coordinator, HOST:PORT; one process is this one alone, whatever launcher started it.
 
     Raises:
         UsageError: the port is in use, or jax cannot find the processes of a launcher.

@@ -200,8 +200,8 @@ class Workdir:
     def truncate(self, lengths: Mapping[str, int]) -> None:
         """Drop what was appended to the files that grow in training since these lengths."""
         for name, size in self.lengths().items():
-            if size > lengths.get(name, 0):  # a file that keeps its size keeps its time too
-                os.truncate(self.path / name, lengths.get(name, 0))
+            if size > (length := lengths.get(name, 0)):
+                os.truncate(self.path / name, length)
 
     def load_results(self) -> dict[str, Any]:
         """Read the results.

@@ -33,15 +33,10 @@ def start(
     patch: str = "",
     base: Sequence[str] = FLAGS,
 ) -> list[BaseProcess]:
-    """Start the processes of one run, which are forked in a hundredth of a second.
+    """Start the processes of the run `workdir` in a folder, each within a hundredth of a second.
 
-    Args:
-        place: folder of workdirs, of the cache, and of what process r prints, as in `read_log`.
-        workdir: name of the workdir.
-        flags: more of the command line than `base`.
-        number: of processes; several have one device each.
-        patch: Python code that runs before.
-        base: the first part of the command line.
+    Several have one device each. `patch` is Python code that runs before, `base` and `flags` are
+    the command line, and `read_log` reads what process r prints.
     """
     os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
     context = multiprocessing.get_context("forkserver")
@@ -53,11 +48,10 @@ def start(
     arguments = [f"--workdir={place / workdir}", f"--cache={place / 'cache'}", *base, *flags]
     processes = []
     for rank in range(number):
-        if number > 1:
-            own = [*arguments, *address, f"--process_id={rank}"], ONE_DEVICE + patch
-        else:
-            own = arguments, patch
-        processes.append(context.Process(target=_train, args=(place, workdir, rank, *own)))
+        own = (*address, f"--process_id={rank}") if number > 1 else ()
+        code = ONE_DEVICE + patch if number > 1 else patch
+        given = place, workdir, rank, [*arguments, *own], code
+        processes.append(context.Process(target=_train, args=given))
         processes[-1].start()
     return processes
 

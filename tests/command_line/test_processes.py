@@ -98,16 +98,13 @@ def test_one_process_connects_with_no_other(initialized, monkeypatch):
 
 
 @pytest.mark.parametrize("name", NUM_TASKS_VARIABLES)
-def test_jax_finds_the_processes_of_a_launcher(initialized, monkeypatch, name):
+def test_jax_finds_the_processes_of_a_launcher_unless_flags_name_them(
+    initialized, monkeypatch, name
+):
     monkeypatch.setenv(name, "4")
     start_processes(None, None, None)
-    assert initialized == [(None, None, None)]
-
-
-def test_flags_come_before_a_launcher(initialized, monkeypatch):
-    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "4")
     start_processes("host:1", 2, 1)
-    assert initialized == [("host:1", 2, 1)]
+    assert initialized == [(None, None, None), ("host:1", 2, 1)]
 
 
 def test_launcher_that_jax_does_not_know_is_one_sentence(initialized, monkeypatch):

@@ -133,18 +133,14 @@ def test_flops_of_a_translator_are_what_xla_counts_of_each_side():
     assert is_counted(target["forward"], write, model, TOKENS, cache)
 
 
-def test_masks_of_local_and_global_layers():
+def test_masks_of_layers_and_of_both_stacks():
     model = abstract(LanguageModel, decoder_layers=5, per_layer=({"window": 1}, {}))
     local, whole = masks_of(model, 3).split("\n\n")
     band = CAUSAL.replace("■ ■ ■", "· ■ ■")
     assert local == f"decoder self-attention, layers 1, 3, 5; rows: queries\n{band}"
     assert whole == f"decoder self-attention, layers 2, 4; rows: queries\n{CAUSAL}"
-
-
-def test_masks_of_both_stacks():
     encoder, decoder = masks_of(abstract(EncoderDecoder), 3).split("\n\n")
-    assert encoder.split("\n")[1:] == ["■ ■ ■"] * 3
-    assert decoder.endswith(CAUSAL)
+    assert encoder.split("\n")[1:] == ["■ ■ ■"] * 3 and decoder.endswith(CAUSAL)
 
 
 def test_difference_from_the_published_number():
@@ -196,19 +192,15 @@ def test_memory_of_a_training_step_falls_with_fsdp(run_command):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--config=presets:lama3"], "got 'lama3'; did you mean 'llama3_8b'?"),
         ([LLAMA, "--config.model.num_kv_heads=3"], "cannot be shared evenly by num_kv_heads=3"),
         (
             ["--config=char_lm:tiny", "--config.mesh.tensor=2", "--config.model.hidden=47"],
             "size 47",
         ),
         (["--config=toy_translation_rnn:tiny"], "'recurrent' cannot be described: tr"),
-        (["--config.model.width=130"], "width=130 is not divisible by num_heads=4"),
     ],
 )
 def test_mistake_is_one_sentence(run_command, arguments, sentence):
     status, output, error = run_command(*arguments)
-    assert (status, output) == (2, "")
-    assert sentence in error
-    assert error.startswith("run.py: ")
-    assert error.count("\n") == 1
+    assert (status, output) == (2, "") and sentence in error
+    assert error.startswith("run.py: ") and error.count("\n") == 1
