@@ -23,9 +23,8 @@ function showStored(number) {
   const stored = page.data.examples[number];
   page.stored = number;
   byId('example').value = number;
-  for (const [kind, map] of Object.entries(stored.maps)) {
-    if (typeof map.weights === 'string')
-      Object.assign(map, { kind, weights: decodeWeights(map.weights) });
+  for (const map of Object.values(stored.maps)) {
+    if (typeof map.weights === 'string') map.weights = decodeWeights(map.weights);
   }
   const isStored = Object.values(stored.maps).every((map) => map.weights);
   const ids = stored.translations[0]?.ids;

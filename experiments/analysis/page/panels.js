@@ -3,7 +3,7 @@
 // The tabs below the lines: numbers of the example and of the model.
 
 const PANELS = {
-  weights: ['Weights', weightsTable, () => true],
+  weights: ['Weights', weightsPanel, () => true],
   translations: ['Predictions', translationPanel, () => page.example.translations.length],
   movement: ['Movement', movementTables, () => Object.keys(page.example.movement).length],
   heads: ['Heads', headsTable, () => page.data.heads.length],

@@ -15,7 +15,7 @@ function passOf(source, ids) {
   stack.labels.splice(0, source.labels.length, ...source.labels);
   Object.assign(stack, { ids: isAlone ? ids : source.ids, unknown: source.unknown });
   for (const [kind, map] of Object.entries(pass.maps)) {
-    Object.assign(map, { kind, pass });
+    map.compute = (layer, head, query) => rowOfWeights(pass, kind, layer, head, query);
   }
   return pass;
 }
