@@ -24,6 +24,7 @@ FOLDER = Path(__file__).parent
 SCRIPTS = (
     "arrays.js",
     "model.js",
+    "calculation.js",
     "decode.js",
     "tokens.js",
     "maps.js",

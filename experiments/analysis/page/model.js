@@ -2,7 +2,8 @@
 
 // A Transformer. `loadModel` returns a tree with the names of the Python attributes, for instance
 // `model.decoder.layers[0].self_attention.sublayer.query.kernel`. The memory of an attention layer
-// contains what it has read: `memory.key[head][place]`, and the same of queries and values.
+// contains what it has read: `memory.key[head][place]`, and the same of queries and values; its
+// `inputs[0][place]` are the vectors before the norm.
 
 const MOST_WEIGHTS = 4e6; // in the maps of one kind; of larger maps only rows are computed
 
@@ -25,17 +26,22 @@ function attentionWeights(query, keys, scale, score, mask) {
   return softmax(keys.map((key, s) => (mask(s) ? score(scale * dot(query, key), s) : -Infinity)));
 }
 
-/** Return the weights of a head for the query at place t. */
-function weightsOf(stack, layer, memory, head, t) {
-  const query = memory.query[head][t];
-  const keys = memory.key[sharedHead(memory.key, memory, head)];
-  const scale = layer.scale ?? 1 / Math.sqrt(query.length);
+/** Return the scale, the score function and the mask of a head for the query at place t. */
+function scoringOf(stack, layer, memory, head, t) {
+  const scale = layer.scale ?? 1 / Math.sqrt(memory.query[head][t].length);
   const isCross = layer.type === 'CrossAttention'; // without a mask and distances
   const slope = stack.score && !isCross ? stack.score.slopes[head] : 0;
   const window = layer.window ?? Infinity;
   const score = (product, s) => softCap(product - slope * Math.abs(t - s), layer.softcap);
   const mask = (s) => isCross || (Math.abs(t - s) <= window && !(stack.causal && s > t));
-  return attentionWeights(query, keys, scale, score, mask);
+  return { scale, score, mask };
+}
+
+/** Return the weights of a head for the query at place t. */
+function weightsOf(stack, layer, memory, head, t) {
+  const keys = memory.key[sharedHead(memory.key, memory, head)];
+  const { scale, score, mask } = scoringOf(stack, layer, memory, head, t);
+  return attentionWeights(memory.query[head][t], keys, scale, score, mask);
 }
 
 /** Return which key or value head a query head reads. */
@@ -97,7 +103,7 @@ function embed({ positions, scale }, table, id, position) {
 
 /** Return the state of a stack that has read nothing. */
 function newState(stack) {
-  const memory = (name) => [name, { query: [], key: [], value: [] }];
+  const memory = (name) => [name, { inputs: [[]], query: [], key: [], value: [] }];
   const memories = (block) => Object.fromEntries(Object.keys(block).map(memory));
   return { length: 0, layers: stack.layers.map(memories) };
 }
@@ -108,6 +114,7 @@ function applyStack(stack, state, vectors, encoderOutput) {
   stack.layers.forEach((block, number) => {
     for (const [name, part] of Object.entries(block)) {
       const [layer, memory] = [part.sublayer, state.layers[number][name]];
+      memory.inputs[0].push(...vectors);
       vectors = residual(part, vectors, (inputs) =>
         layer.type === 'FeedForward'
           ? inputs.map((vector) => feedForward(layer, vector))
@@ -188,7 +195,7 @@ function addMaps(pass, kind, stack, state, queries, keys) {
   const found = stack.layers.flatMap((block, at) =>
     Object.entries(block)
       .filter(([, { sublayer }]) => sublayer.type === type)
-      .map(([name, { sublayer: layer }]) => ({ stack, at, layer, memory: state.layers[at][name] })),
+      .map(([name, part]) => ({ stack, at, part, memory: state.layers[at][name] })),
   );
   if (!found.length) return;
   pass.attention[kind] = found;
@@ -214,5 +221,5 @@ function allWeights(pass, kind, [layers, heads, queries, keys]) {
 /** Return the weights of one query of one head; layers, heads and queries are counted from 0. */
 function rowOfWeights(pass, kind, layer, head, query) {
   const found = pass.attention[kind][layer];
-  return weightsOf(found.stack, found.layer, found.memory, head, query);
+  return weightsOf(found.stack, found.part.sublayer, found.memory, head, query);
 }

@@ -6,13 +6,19 @@ import random
 import shutil
 import subprocess
 from pathlib import Path
+from dataclasses import replace
 from types import SimpleNamespace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
+from attention import attend
+from attention.modules.attention import Attention
 from attention.modules.layers import Norm
+from attention.modules.transformer import Residual
 from configs import char_lm, masked_lm, multi30k, toy_translation
 from experiments.analysis.collect import RETURNING, attended
 from experiments.analysis.page.example_data import distances
@@ -137,13 +143,44 @@ def expected(task, state, source, target):
 
     found = task.learner.apply(outputs)(rounded(state), inputs, lengths)
     seen = attended(found, 0, example)
+    as_arrays = jax.tree.map(jnp.asarray, (rounded(state), inputs, lengths))
+    parameters, *read = as_arrays
+    model = nnx.merge(task.learner.definition, parameters)
     return ids | {
+        "steps": steps_of(lambda: task.attended(model, *read)),
         "logits": np.asarray(found["decoder"].logits[0]).tolist(),
         "predicted": [*example.predicted],
         "stacks": {stack: {"labels": [*labels]} for stack, labels in example.labels.items()},
         "maps": {kind: as_json(maps) for kind, maps in seen.maps.items()},
         "movement": {stack: distances(each).tolist() for stack, each in seen.hidden_states.items()},
     }
+
+
+def steps_of(run):
+    """The arrays of each attention layer, in the order in which they are computed."""
+    found, of_layer, of_residual = [], Attention._attend, Residual.__call__
+
+    def recording_attend(*arrays, **options):
+        output = attend(*arrays, **options)
+        found.append(dict(zip(("query", "key", "value", "sum"), (*arrays, output), strict=True)))
+        return output
+
+    def recording_layer(layer, context, *arrays, **options):
+        output = of_layer(layer, replace(context, attend=recording_attend), *arrays, **options)
+        found[-1]["written"] = output.features
+        return output
+
+    def recording_residual(part, inputs, *, context):
+        output = of_residual(part, inputs, context=context)
+        if isinstance(part.sublayer, Attention):
+            found[-1] |= {"vector": inputs, "result": output.features}
+        return output
+
+    with pytest.MonkeyPatch.context() as patch, jax.disable_jit():
+        patch.setattr(Attention, "_attend", recording_layer)
+        patch.setattr(Residual, "__call__", recording_residual)
+        run()
+    return [{name: array[0].tolist() for name, array in each.items()} for each in found]
 
 
 def as_json(maps):
@@ -195,7 +232,7 @@ def written(tmp_path_factory, subwords):
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs Node")
-@pytest.mark.parametrize("name", ["arrays", "model", "decode", "tokens"])
+@pytest.mark.parametrize("name", ["arrays", "model", "calculation", "decode", "tokens"])
 def test_scripts_of_the_model(written, name):
     environment = os.environ | {"PAGE_MODELS": str(written)}
     command = ["node", "--test", str(FOLDER / f"{name}.test.js")]
