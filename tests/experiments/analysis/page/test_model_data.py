@@ -5,8 +5,8 @@ import os
 import random
 import shutil
 import subprocess
-from pathlib import Path
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import jax
