@@ -34,6 +34,7 @@ SCRIPTS = (
     "tables.js",
     "steps.js",
     "panels.js",
+    "worked.js",
     "typing.js",
     "controls.js",
 )

@@ -6,7 +6,7 @@
 function showExample(example) {
   page.example = example;
   const kinds = ['encoder', 'decoder', 'cross'].filter((kind) => example.maps[kind]);
-  if (!kinds.includes(page.kind)) page.kind = kinds.at(-1);
+  if (!kinds.includes(page.kind)) [page.kind] = kinds;
   page.pinned.clear();
   const { stacks, name, translations, chosen = 0 } = example;
   const answers = translations.slice(chosen, chosen + 1).map(({ text }) => text);
@@ -23,15 +23,17 @@ function showStored(number) {
   const stored = page.data.examples[number];
   page.stored = number;
   byId('example').value = number;
+  byId('status').textContent = exampleNote(stored);
   for (const map of Object.values(stored.maps)) {
     if (typeof map.weights === 'string') map.weights = decodeWeights(map.weights);
   }
-  const isStored = Object.values(stored.maps).every((map) => map.weights);
-  const ids = stored.translations[0]?.ids;
+  if (!page.model) return showExample(stored);
   const { encoder, decoder } = stored.stacks;
-  const computed = isStored ? {} : passOf(encoder ?? decoder, encoder ? ids : decoder.ids);
-  byId('status').textContent = exampleNote(stored);
-  showExample({ ...stored, ...computed });
+  const pass = passOf(encoder ?? decoder, encoder ? stored.translations[0].ids : decoder.ids);
+  const maps = {}; // exact weights, with the labels of the example
+  for (const [kind, { weights, compute }] of Object.entries(pass.maps))
+    maps[kind] = { ...stored.maps[kind], weights, compute };
+  showExample({ ...stored, maps, attention: pass.attention });
 }
 
 /** Show another kind of attention: other tokens, layers and heads. */
@@ -91,6 +93,7 @@ function update() {
   }
   byId('sum-note').textContent = sumNote(page.showsSpecial, page.head);
   markHead();
+  drawWorked();
   drawPanel();
   drawPointed();
 }
@@ -133,7 +136,6 @@ function start() {
     update();
   });
   if (page.model) startTyping();
-  page.layer = Infinity; // the last one
   ['queries', 'keys', 'grid', 'tabs'].forEach((id) => moveByArrows(byId(id)));
   document.addEventListener('pointerover', (event) => pointAt(event.target));
   document.addEventListener('focusin', (event) => pointAt(event.target));

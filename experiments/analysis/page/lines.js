@@ -22,8 +22,9 @@ function drawTokens() {
   for (const [side, labels, unknown] of sides) {
     const items = shownPlaces(labels).map((place) => {
       const token = { type: 'button', class: 'token', 'data-place': place, 'data-side': side };
-      const query = { 'data-stack': queryStack(), click: togglePinned };
-      const attributes = side === 'query' ? { ...token, ...query } : token;
+      const isQuery = side === 'query' || !isCross;
+      const query = side === 'query' ? { 'data-stack': queryStack() } : {};
+      const attributes = { ...token, ...query, click: isQuery && togglePinned };
       const button = element('button', attributes, tokenText(labels[place]));
       if (unknown.includes(place)) {
         button.firstChild.className = 'unknown';
@@ -43,6 +44,7 @@ function togglePinned(event) {
   const place = Number(event.currentTarget.dataset.place);
   if (!page.pinned.delete(place)) page.pinned.add(place);
   update();
+  revealWorked();
 }
 
 /** Draw the lines of the tokens that are pointed at or selected, and shade their weights. */

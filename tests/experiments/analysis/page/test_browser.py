@@ -202,6 +202,7 @@ def test_another_head_is_drawn(page):
 
 
 def test_pointing_at_a_word(page):
+    page.click("#kinds [value=cross]")
     whole = len(page.all("#links path"))
     page.point("#queries li:nth-child(2) button")
     assert "créature is predicted from" in page.text("#caption")
@@ -215,6 +216,7 @@ def test_pointing_at_a_word(page):
 
 
 def test_keyboard(page):
+    page.click("#kinds [value=cross]")
     page.focus("#queries button")
     page.press("ARROW_DOWN", "ARROW_DOWN")
     assert "bleue is predicted from" in page.text("#caption")
@@ -230,6 +232,27 @@ def test_keyboard(page):
     assert page.script("document.querySelector('#grid [tabindex=\"0\"]').dataset.head") == "2"
 
 
+def test_calculations_of_two_words_side_by_side(page):
+    numbers = (
+        "[...document.querySelectorAll('#worked .keys td:nth-child(6)')].map((e) => e.textContent)"
+    )
+    assert not page.one("#worked").is_displayed()
+    page.click("#keys [data-place='1']")
+    assert "creature (word 2) in encoder self-attention, layer 1, head 1" in page.text("#worked h3")
+    weights = page.script("[...rowOf(1)]")
+    assert page.script(numbers) == [f"{weight:.4f}" for weight in weights]
+    page.click("#heads [value='1']")
+    assert page.script(numbers) == [f"{weight:.4f}" for weight in page.script("[...rowOf(1)]")]
+    page.focus("#queries button")
+    page.press("END", "ENTER")
+    assert len(page.all("#worked article")) == 2
+    assert "tutorial, page 3: Why √d" in page.text("#worked") and not page.all("#worked a")
+    page.click("#heads [value=mean]")
+    assert "Choose one head" in page.text("#worked-note")
+    page.click("#kinds [value=cross]")
+    assert not page.one("#worked").is_displayed()
+
+
 def test_hidden_special_tokens(page):
     assert page.one("#special").size["width"] >= 24  # pixels, of WCAG 2.2
     page.click("#special")
@@ -240,6 +263,7 @@ def test_hidden_special_tokens(page):
 
 
 def test_translations_steps_movement_and_notes(page):
+    page.click("#kinds [value=cross]")
     page.click("#tab-translations")
     assert len(page.all(".translations [type=radio]")) == 2
     assert page.all(".translations tr:nth-child(1) :checked")
@@ -249,7 +273,7 @@ def test_translations_steps_movement_and_notes(page):
     page.click("#tab-movement")
     assert "0.50" in page.text("#panel tbody td")
     page.click("#tab-notes")
-    assert "a note <i>" in page.text("#panel") and "1/255" in page.text("#panel")
+    assert "a note <i>" in page.text("#panel") and "float16" in page.text("#panel")
 
 
 def test_typed_sentence(page):
@@ -259,6 +283,7 @@ def test_typed_sentence(page):
     assert page.text("#reading").startswith("Zoe visits the blorp → ")
     rows = page.script("[...rowOf(0)].reduce((sum, weight) => sum + weight)")
     assert abs(rows - 1) < 1e-5
+    page.click("#kinds [value=cross]")
     before = page.text("#queries")
     page.click("#tab-translations")
     page.click("tr:nth-child(2) [type=radio]")
