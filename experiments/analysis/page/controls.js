@@ -33,7 +33,8 @@ function showStored(number) {
   const maps = {}; // exact weights, with the labels of the example
   for (const [kind, { weights, compute }] of Object.entries(pass.maps))
     maps[kind] = { ...stored.maps[kind], weights, compute };
-  showExample({ ...stored, maps, attention: pass.attention });
+  const { attention, logits, logitsShape } = pass;
+  showExample({ ...stored, maps, attention, logits, logitsShape });
 }
 
 /** Show another kind of attention: other tokens, layers and heads. */

@@ -14,6 +14,7 @@ const page = {
   pinned: new Set(), // queries that stay selected
   pointed: null, // {side: 'query' or 'key', place}
   panel: '',
+  settings: { temperature: 1, topK: Infinity, topP: 1 }, // of sampling
 };
 
 const byId = (id) => document.getElementById(id);

@@ -62,13 +62,31 @@ function translated(read) {
   return { ...example, translations };
 }
 
-function continued(read) {
+function continued(read, best = beam(page.model, read.ids, 1, CONTINUED)[0]) {
   const { model } = page;
-  const [best] = beam(model, read.ids, 1, CONTINUED);
   const example = passOf(read, [...read.ids, ...(best?.ids ?? [])]);
   const text = writeText(model, example.stacks.decoder.ids);
   const translations = best ? [answerOf(best, model.target, text, read.ids.length - 1)] : [];
   return { ...example, translations, continuation: best?.ids.length };
+}
+
+/** Write another answer to the example by chance, and show what the model attends to. */
+function writeByChance() {
+  const { example, model, settings } = page;
+  const { encoder, decoder } = example.stacks;
+  if (model.encoder) {
+    const found = sample(model, encoder.ids, MOST_TOKENS, settings);
+    const answer = { ...answerOf(found, model.target, writeText(model, found.ids)), sampled: true };
+    page.example = { ...example, translations: [...example.translations, answer] };
+    chooseTranslation(example.translations.length);
+  } else {
+    const length = decoder.ids.length - (example.continuation ?? 0);
+    const read = { ids: decoder.ids.slice(0, length), labels: decoder.labels.slice(0, length) };
+    read.unknown = (decoder.unknown ?? []).filter((place) => place < length);
+    const found = continued(read, sample(model, read.ids, CONTINUED, settings));
+    showExample({ ...found, name: example.name });
+  }
+  byId('by-chance').focus();
 }
 
 /** Return a hypothesis in the form of a stored translation; `start` is its first query. */

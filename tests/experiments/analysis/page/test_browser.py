@@ -267,13 +267,27 @@ def test_translations_steps_movement_and_notes(page):
     page.click("#tab-translations")
     assert len(page.all(".translations [type=radio]")) == 2
     assert page.all(".translations tr:nth-child(1) :checked")
-    assert "créature 70 %créature 70 %other 20 %" in page.text(".step:nth-child(2)")
+    assert "créature" in page.text(".step:nth-child(2)")
     page.point(".step:nth-child(2)")
     assert "créature is predicted from" in page.text("#caption")
     page.click("#tab-movement")
     assert "0.50" in page.text("#panel tbody td")
     page.click("#tab-notes")
     assert "a note <i>" in page.text("#panel") and "float16" in page.text("#panel")
+
+
+def test_sampling(page):
+    page.click("#tab-translations")
+    bars = len(page.all(".step:nth-child(1) .bar"))
+    page.browser.execute_script(
+        "const [, topK] = document.querySelectorAll('[type=range]'); topK.value = 2;"
+        "topK.dispatchEvent(new Event('input'))"
+    )
+    assert len(page.all(".step:nth-child(1) .bar")) == 2 < bars
+    page.click("#by-chance")
+    assert "(by chance)" in page.text(".translations tr:nth-child(3)")
+    assert page.all(".translations tr:nth-child(3) :checked")
+    assert page.script("document.activeElement.id") == "by-chance"
 
 
 def test_typed_sentence(page):
