@@ -29,7 +29,7 @@ function showStored(number) {
   }
   if (!page.model) return showExample(stored);
   const { encoder, decoder } = stored.stacks;
-  const pass = passOf(encoder ?? decoder, encoder ? stored.translations[0].ids : decoder.ids);
+  const pass = passOf(encoder ?? decoder, encoder ? stored.translations[0]?.ids : decoder.ids);
   const maps = {}; // exact weights, with the labels of the example
   for (const [kind, { weights, compute }] of Object.entries(pass.maps))
     maps[kind] = { ...stored.maps[kind], weights, compute };

@@ -7,7 +7,7 @@
 
 const MOST_WEIGHTS = 4e6; // in the maps of one kind; of larger maps only rows are computed
 
-/** Decode a model; of a decoder alone both sides have the same tokens. */
+/** Decode a model; of an encoder or a decoder alone both sides have the same tokens. */
 function loadModel(data) {
   const model = withArrays(data);
   const embedding = model.target_embedding || model.embedding;
@@ -156,14 +156,12 @@ function logitsOf(model, vector) {
 /**
  * Return what a model attends to, in the form of an example of the page, and its logits.
  *
- * An encoder-decoder predicts `targetIds`; a decoder alone reads them.
+ * An encoder-decoder predicts `targetIds`; a decoder alone reads them, and an encoder has none.
  */
 function attendedBy(model, sourceIds, targetIds) {
   const labels = (side, ids) => ids.map((id) => model[side].labels[id]);
-  const read = model.encoder ? [...model.begin, ...targetIds.slice(0, -1)] : targetIds;
   const source = model.encoder ? labels('source', sourceIds) : [];
-  const target = labels('target', read);
-  const predicted = model.encoder ? labels('target', targetIds) : [];
+  const predicted = model.encoder && model.decoder ? labels('target', targetIds) : [];
   const pass = { stacks: {}, predicted, maps: {}, movement: {}, attention: {} };
   const encoded = encode(model, sourceIds);
   if (encoded) {
@@ -171,14 +169,21 @@ function attendedBy(model, sourceIds, targetIds) {
     pass.movement.encoder = movement(encoded.hidden);
     addMaps(pass, 'encoder', model.encoder, encoded.state, source, source);
   }
+  if (!model.decoder) return withLogits(pass, model, encoded.features);
+  const read = encoded ? [...model.begin, ...targetIds.slice(0, -1)] : targetIds;
+  const target = labels('target', read);
   const state = newState(model.decoder);
   const decoded = decode(model, state, read, encoded);
   pass.stacks.decoder = { labels: target };
   pass.movement.decoder = movement(decoded.hidden);
   addMaps(pass, 'decoder', model.decoder, state, target, target);
   addMaps(pass, 'cross', model.decoder, state, predicted, source);
-  const logits = decoded.features.map((vector) => logitsOf(model, vector));
-  return { ...pass, logits: concatenate(logits), logitsShape: [read.length, logits[0].length] };
+  return withLogits(pass, model, decoded.features);
+}
+
+function withLogits(pass, model, features) {
+  const logits = features.map((vector) => logitsOf(model, vector));
+  return { ...pass, logits: concatenate(logits), logitsShape: [logits.length, logits[0].length] };
 }
 
 /** Return the cosine distance between each vector and that of the layer below. */

@@ -7,7 +7,7 @@ function translationPanel() {
   const { translations, chosen = 0 } = page.example;
   const parts = translations.length > 1 ? [translationList(translations, chosen)] : [];
   const answer = translations[chosen];
-  if (!page.example.logits) return [...parts, stepsOf(answer)];
+  if (!page.model?.decoder) return [...parts, stepsOf(answer)];
   const steps = element('div');
   const draw = () => {
     steps.replaceChildren(stepsOf(withSettings(answer)));

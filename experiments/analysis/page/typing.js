@@ -29,7 +29,8 @@ function readTyped(text) {
     if (text) byId('status').textContent = `${read.problem} The page shows the stored example.`;
     return;
   }
-  const example = page.model.encoder ? translated(read) : continued(read);
+  const { encoder, decoder } = page.model;
+  const example = !decoder ? filled(read) : encoder ? translated(read) : continued(read);
   byId('example').value = '';
   showExample({ ...example, name: text });
   const time = Math.round(performance.now() - started);
@@ -44,6 +45,7 @@ function exampleNote({ stacks, continuation }) {
   return [
     words && `Not in the vocabulary, read as a placeholder${copied}: ${words}.`,
     continuation && 'The model added the tokens in italics.',
+    page.model && !page.model.decoder && !labels.includes('_') && 'Type _ for a word that is to be found.',
   ].filter(Boolean).join(' ');
 }
 
@@ -68,6 +70,25 @@ function continued(read, best = beam(page.model, read.ids, 1, CONTINUED)[0]) {
   const text = writeText(model, example.stacks.decoder.ids);
   const translations = best ? [answerOf(best, model.target, text, read.ids.length - 1)] : [];
   return { ...example, translations, continuation: best?.ids.length };
+}
+
+/** Return the most probable words for each gap. */
+function filled(read) {
+  const { labels, special } = page.model.source;
+  const example = passOf(read);
+  const [, size] = example.logitsShape;
+  const places = read.labels.flatMap((label, place) => (label === '_' ? [place] : []));
+  const alternatives = places.map((place) => {
+    const all = softmax(example.logits.subarray(place * size, (place + 1) * size));
+    const words = all.subarray(special, labels.length - 1); // the gap is no word
+    return largest(words, NUM_ALTERNATIVES).map((at) => [labels[special + at], words[at]]);
+  });
+  const tokens = alternatives.map(([[word]]) => word);
+  const found = read.labels.slice(0, -1);
+  places.forEach((place, number) => (found[place] = tokens[number]));
+  const logProbs = alternatives.map(([[, probability]]) => Math.log(probability));
+  const answer = { text: found.join(' '), places, tokens, log_probs: logProbs, alternatives };
+  return { ...example, translations: places.length ? [answer] : [] };
 }
 
 /** Write another answer to the example by chance, and show what the model attends to. */
@@ -107,7 +128,10 @@ function startTyping() {
     readTyped(byId('text').value);
   };
   byId('typed').hidden = false;
-  byId('typed').querySelector('button').textContent = page.model.encoder ? 'Translate' : 'Continue';
+  const { encoder, decoder } = page.model;
+  const verb = !decoder ? 'Fill' : encoder ? 'Translate' : 'Continue';
+  byId('typed').querySelector('button').textContent = verb;
+  if (!decoder) byId('text').placeholder = '_ is a gap';
   byId('text').addEventListener('input', () => {
     clearTimeout(timer);
     timer = setTimeout(read, WAIT);

@@ -6,7 +6,7 @@ const { engine, models, skip, assertClose } = require('./engine.js');
 
 /** Return the layers of a pass in the order in which JAX computes them. */
 function layersOf({ attention }) {
-  const { encoder = [], decoder, cross = [] } = attention;
+  const { encoder = [], decoder = [], cross = [] } = attention;
   const pair = (_, layer) => [['decoder', layer], ...(cross.length ? [['cross', layer]] : [])];
   return [...encoder.map((_, layer) => ['encoder', layer]), ...decoder.flatMap(pair)];
 }
@@ -51,7 +51,7 @@ test('each step equals that of JAX', { skip }, () => {
 });
 
 test('the parts of all heads and the bias sum to what is written', { skip }, () => {
-  for (const { model, expected } of Object.values(models)) {
+  for (const { model, expected } of Object.values(models).filter(({ model }) => model.decoder)) {
     const loaded = engine.loadModel(model);
     const pass = engine.attendedBy(loaded, expected.source, expected.target);
     const { part, memory } = pass.attention.decoder[0];

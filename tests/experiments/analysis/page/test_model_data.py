@@ -109,6 +109,14 @@ def language_model(model):
     return LanguageModeling(Config.read(config.to_dict()), tokenizers)
 
 
+def masked_model():
+    config = masked_lm.get_config("tiny")
+    config.model = config.model.to_dict() | SMALL
+    del config.model.decoder_layers
+    tokenizers = Tokenizers(WordTokenizer(Vocabulary((*SPECIALS, *SOURCE)), WORDS), None)
+    return MaskedLanguageModeling(Config.read(config.to_dict()), tokenizers)
+
+
 def random_state(task, scale=0.6):
     """Return a state with random parameters, those of norms and biases too."""
     random = np.random.default_rng(0)
@@ -129,6 +137,8 @@ def expected(task, state, source, target):
     example = task.example(state, source, target)
     if isinstance(task, LanguageModeling):
         ids = {"source": [], "target": example.inputs["decoder"].tolist()}
+    elif isinstance(task, MaskedLanguageModeling):
+        ids = {"source": example.inputs["encoder"].tolist(), "target": []}
     else:
         predicted = [*task.tokenizers.target.encode(target), EOS]
         ids = {"source": example.inputs["encoder"].tolist(), "target": predicted}
@@ -148,7 +158,8 @@ def expected(task, state, source, target):
     model = nnx.merge(task.learner.definition, parameters)
     return ids | {
         "steps": steps_of(lambda: task.attended(model, *read)),
-        "logits": np.asarray(found["decoder"].logits[0]).tolist(),
+        # Those of the decoder, if there is one.
+        "logits": np.asarray(found[min(found)].logits[0]).tolist(),
         "predicted": [*example.predicted],
         "stacks": {stack: {"labels": [*labels]} for stack, labels in example.labels.items()},
         "maps": {kind: as_json(maps) for kind, maps in seen.maps.items()},
@@ -197,15 +208,21 @@ def typed(task, text):
     longest = task.config.model.max_length - len(begin) - len(end)
     found = {"text": text, "ids": [], "labels": [], "unknown": [], "problem": ""}
     try:
-        sentence = read_sentence(tokenizer, text, longest=longest)
+        sentence = read_sentence(tokenizer, text, longest=longest, gap=getattr(task, "gap", None))
     except ValueError as error:
         known = ("no word", "empty", "at most", "text that was learned")
         return found | {"problem": next(each for each in known if each in str(error))}
     return found | {
         "ids": [*begin, *sentence.ids, *end],
-        "labels": [*begin, *sentence.tokens(tokenizer), *(SPECIALS[each] for each in end)],
+        "labels": [*begin, *labels(task, sentence), *(SPECIALS[each] for each in end)],
         "unknown": [*sentence.unknown],
     }
+
+
+def labels(task, sentence):
+    gap = getattr(task, "gap", None)
+    gaps = {place: "_" for place, number in enumerate(sentence.ids) if number == gap}
+    return sentence._replace(unknown={**sentence.unknown, **gaps}).tokens(task.tokenizers.source)
 
 
 @pytest.fixture(scope="module")
@@ -216,6 +233,7 @@ def written(tmp_path_factory, subwords):
             "transformer": (translation(TRANSFORMER), "Zoe visits the Afrique", "un trois deux"),
             "llama": (translation(LLAMA | {"max_length": 70}, subwords), "the boy", "then toys"),
             "gpt": (language_model(GPT), "abc xy abc", ""),
+            "bert": (masked_model(), "the _ visits _", None),
         }
         content = {}
         for name, (task, source, target) in cases.items():
@@ -255,9 +273,9 @@ def test_models_that_the_page_does_not_run(make, scale, reason):
 
 
 def test_tasks_and_sizes_that_the_page_does_not_run():
-    config = Config.read(masked_lm.get_config("tiny").to_dict())
-    with pytest.raises(NotInPageError, match="task=masked_language_model"):
-        model_data(MaskedLanguageModeling(config, None), None)
+    other = SimpleNamespace(config=SimpleNamespace(task="text_classification"))
+    with pytest.raises(NotInPageError, match="task=text_classification"):
+        model_data(other, None)
     task = translation({"hidden": 200_000})
     state = SimpleNamespace(parameters=task.learner.abstract_state.parameters)
     with pytest.raises(NotInPageError, match="at most 4,000,000 parameters, and this one has"):
