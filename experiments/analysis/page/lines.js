@@ -4,6 +4,8 @@
 
 const ROW = 32; // height of a token in pixels, as in style.css
 const FAINTEST = 0.01; // smallest weight with a line; half the mean weight where that is smaller
+const CROWDED = 16; // queries; of more, only the largest weights of each have lines
+const LARGEST = 3; // weights of each query of many
 const MOST_LINES = 20000; // pairs of tokens; above it, only selected tokens have lines
 
 /** Draw the tokens of both columns. */
@@ -61,11 +63,14 @@ function drawLines() {
   const links = byId('links');
   links.setAttribute('viewBox', `0 0 100 ${height}`);
   links.style.height = `${height * ROW}px`;
+  const isCrowded = areAll && !isKey && shownQueries.length > CROWDED;
   const paths = [];
   for (const [query, weights] of rows) {
     const from = shownQueries.indexOf(query) + 0.5;
+    const most = isCrowded ? new Set(largest(weights, LARGEST)) : null;
     shownKeys.forEach((key, at) => {
       const weight = weights[key];
+      if (most && !most.has(key)) return;
       if (weight < faintest || (isKey && key !== page.pointed.place)) return;
       const path = document.createElementNS(links.namespaceURI, 'path');
       path.setAttribute('d', `M0 ${from}C45 ${from} 55 ${at + 0.5} 100 ${at + 0.5}`);
@@ -118,9 +123,7 @@ function captionOf(active, rows, toKeys) {
   if (active.length === 1) return [where, strong(active[0], queries), verb, ...found];
   if (!active.length) return [where, 'select a token to draw its lines.'];
   const isAll = active.length === shownPlaces(queries).length;
-  return [
-    where,
-    `${isAll ? 'all' : active.length} tokens`,
-    isAll ? '.' : `, on average: ${found.join('')}`,
-  ];
+  if (!isAll) return [where, `${active.length} tokens, on average: ${found.join('')}`];
+  const few = `; lines for the ${LARGEST} largest weights of each`;
+  return [where, `all tokens${active.length > CROWDED ? few : ''}.`];
 }

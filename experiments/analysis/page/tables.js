@@ -35,12 +35,12 @@ function weightsPanel() {
 /** Return tables of how far each layer moves the vector of each token. */
 function movementTables() {
   const { movement } = page.example;
+  const largest = Math.max(...Object.values(movement).flat(2), 1e-9); // one scale for all bars
   const found = ['encoder', 'decoder']
     .filter((stack) => movement[stack])
     .map((stack) => {
       const layers = movement[stack];
       const { labels } = page.example.stacks[stack];
-      const largest = Math.max(...layers.flat(), 1e-9);
       const head = [
         columnHead('token'),
         ...layers.map((_, layer) => columnHead(`layer ${layer + 1}`)),

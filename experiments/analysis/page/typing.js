@@ -31,7 +31,7 @@ function readTyped(text) {
   }
   const { encoder, decoder } = page.model;
   const example = !decoder ? filled(read) : encoder ? translated(read) : continued(read);
-  byId('example').value = '';
+  byId('example').value = 'typed';
   showExample({ ...example, name: text });
   const time = Math.round(performance.now() - started);
   byId('status').textContent = `Computed in this page in ${time} ms. ${exampleNote(example)}`;
@@ -120,8 +120,30 @@ function answerOf({ ids, score, logProbs, alternatives }, { labels }, text, star
   };
 }
 
+const COMPLETIONS = 8;
+
+/** List the words of the model that begin as the last word of a text does. */
+function complete(text) {
+  const [, before, begun] = text.match(/^(.*?)([^\s]*)$/su);
+  const fits = (word) => word !== begun && word.toLowerCase().startsWith(begun.toLowerCase());
+  const found = begun ? [...idsOf(page.model.source).keys()].filter(fits).slice(0, COMPLETIONS) : [];
+  const options = found.map((word) => element('option', { value: `${before}${word}` }));
+  byId('completions').replaceChildren(...options);
+}
+
+/** List the words that a model knows, and complete them while they are typed. */
+function startCompletion() {
+  const words = [...idsOf(page.model.source).keys()].sort((a, b) => a.localeCompare(b));
+  const [summary, list] = byId('known').children;
+  byId('known').hidden = false;
+  summary.textContent = `The ${words.length} words that the model knows`;
+  list.textContent = words.join(' ');
+  byId('text').addEventListener('input', () => complete(byId('text').value));
+}
+
 /** Read sentences while they are typed. */
 function startTyping() {
+  if (page.model.source.kind === 'word') startCompletion();
   let timer = 0;
   const read = () => {
     clearTimeout(timer);
