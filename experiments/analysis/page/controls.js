@@ -31,8 +31,10 @@ function showStored(number) {
   const { encoder, decoder } = stored.stacks;
   const pass = passOf(encoder ?? decoder, encoder ? stored.translations[0]?.ids : decoder.ids);
   const maps = {}; // exact weights, with the labels of the example
-  for (const [kind, { weights, compute }] of Object.entries(pass.maps))
-    maps[kind] = { ...stored.maps[kind], weights, compute };
+  for (const [kind, map] of Object.entries(pass.maps)) {
+    const { queries, keys } = stored.maps[kind];
+    maps[kind] = { ...map, queries, keys };
+  }
   const { attention, logits, logitsShape } = pass;
   showExample({ ...stored, maps, attention, logits, logitsShape });
 }
@@ -92,6 +94,10 @@ function update() {
     for (const radio of byId(id).querySelectorAll('input'))
       radio.checked = radio.value === `${value}`;
   }
+  page.inColours &&= page.head === 'mean';
+  byId('colours').checked = page.inColours;
+  byId('colours').parentElement.hidden = headsOf(currentMap()).length === 1;
+  colourHeads();
   byId('sum-note').textContent = sumNote(page.showsSpecial, page.head);
   markHead();
   drawWorked();
@@ -129,6 +135,10 @@ function start() {
   byId('special').addEventListener('change', (event) => {
     page.showsSpecial = event.target.checked;
     redraw();
+  });
+  byId('colours').addEventListener('change', (event) => {
+    page.inColours = event.target.checked;
+    chooseHead(page.layer, page.inColours ? 'mean' : 0);
   });
   byId('special').parentElement.hidden = !page.data.special.length;
   byId('clear').addEventListener('click', () => {

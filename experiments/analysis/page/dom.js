@@ -10,6 +10,7 @@ const page = {
   kind: '', // of attention
   layer: 0, // place among the layers that have this kind
   head: 0, // or "mean" or "max"
+  inColours: false, // a colour for the lines of each head, in place of their mean
   showsSpecial: true,
   pinned: new Set(), // queries that stay selected
   pointed: null, // {side: 'query' or 'key', place}

@@ -65,7 +65,7 @@ function drawLines() {
   links.style.height = `${height * ROW}px`;
   const isCrowded = areAll && !isKey && shownQueries.length > CROWDED;
   const paths = [];
-  for (const [query, weights] of rows) {
+  for (const [query, head, weights] of linesOf(rows)) {
     const from = shownQueries.indexOf(query) + 0.5;
     const most = isCrowded ? new Set(largest(weights, LARGEST)) : null;
     shownKeys.forEach((key, at) => {
@@ -76,7 +76,7 @@ function drawLines() {
       path.setAttribute('d', `M0 ${from}C45 ${from} 55 ${at + 0.5} 100 ${at + 0.5}`);
       path.setAttribute('stroke-width', (0.8 + 6 * weight).toFixed(2));
       path.setAttribute('stroke-opacity', (areAll ? weight : Math.sqrt(weight)).toFixed(3));
-      paths.push(path);
+      paths.push(page.inColours ? setHue(path, head) : path);
     });
   }
   links.replaceChildren(...paths);
@@ -90,6 +90,24 @@ function drawLines() {
   }
   byId('caption').replaceChildren(...captionOf(isLarge ? [] : active, rows, toKeys));
   byId('clear').hidden = !page.pinned.size;
+}
+
+/** Return query, head and weights of each line: those of the rows, or of all heads in colours. */
+function linesOf(rows) {
+  if (!page.inColours) return [...rows].map(([query, weights]) => [query, page.head, weights]);
+  const heads = headsOf(currentMap()).filter((head) => typeof head === 'number');
+  return [...rows.keys()].flatMap((query) =>
+    heads.map((head) => [query, head, rowOfMap(currentMap(), page.layer, head, query)]),
+  );
+}
+
+const setHue = (node, head) => setNumber(node, 'hue', (head * 0.382) % 1); // neighbours differ
+
+/** Give the choice of each head the colour of its lines. */
+function colourHeads() {
+  byId('links').classList.toggle('coloured', page.inColours);
+  byId('heads').classList.toggle('coloured', page.inColours);
+  byId('heads').querySelectorAll('span').forEach((span, head) => setHue(span, head));
 }
 
 function shade(id, weightOf) {

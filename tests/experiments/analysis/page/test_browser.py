@@ -31,7 +31,7 @@ def weights_of(shape, seed):
     return np.rint(255 * raw / raw.sum(axis=-1, keepdims=True)).astype(np.uint8)
 
 
-def example(source, target, seed, layers=2, heads=3):
+def example(source, target, seed, layers=2, heads=4):
     """A translation with random attention."""
     read, written = [*source, "<eos>"], ["<bos>", *target]
     predicted = [*target, "<eos>"]
@@ -71,7 +71,7 @@ def example(source, target, seed, layers=2, heads=3):
 def opened(tmp_path_factory):
     """A browser, and the page that it shows."""
     with jax.numpy_dtype_promotion("standard"):
-        task = translation({})
+        task = translation({"num_heads": 4, "encoder_layers": 2})
         model = model_data(task, random_state(task))
     path = tmp_path_factory.mktemp("page") / "page.html"
     row = {"kind": "cross", "layer": 1, "head": 1, "entropy": 0.5, "induction": ""}
@@ -199,6 +199,18 @@ def test_another_head_is_drawn(page):
     assert "layer 2, max of the heads" in page.text("#caption")
     assert "sum to more than 1" in page.text("#sum-note")
     assert page.script("document.querySelector('#layers input[value=\"1\"]').checked")
+
+
+def test_all_heads_in_colours(page):
+    one = len(page.all("#links path"))
+    page.click("#colours")
+    assert "mean of the heads" in page.text("#caption")
+    colours = "[...document.querySelectorAll('#links path')].map((e) => getComputedStyle(e).stroke)"
+    found = page.script(colours)
+    assert len({*found}) == page.script("currentMap().shape[1]") and len(found) > one
+    page.click("#heads [value='0']")
+    assert not page.script("byId('colours').checked")
+    assert len({*page.script(colours)}) == 1
 
 
 def test_pointing_at_a_word(page):
