@@ -121,7 +121,7 @@ function stepsOfQuery(found, query) {
     [
       'Query',
       options.isRotated ? 'positions' : 'query',
-      `The vector times W_Q: ${width} numbers that say what the word looks for${changed(options)}.`,
+      `The vector times W_Q, what the word looks for: ${width} numbers${changed(options)}.`,
       vectorNumbers(found.query),
     ],
     [

@@ -248,7 +248,6 @@ def test_calculations_of_two_words_side_by_side(page):
     numbers = (
         "[...document.querySelectorAll('#worked .keys td:nth-child(6)')].map((e) => e.textContent)"
     )
-    assert not page.one("#worked").is_displayed()
     page.click("#keys [data-place='1']")
     assert "creature (word 2) in encoder self-attention, layer 1, head 1" in page.text("#worked h3")
     weights = page.script("[...rowOf(1)]")
