@@ -40,6 +40,7 @@ from attention.primitives.positions import (
 )
 from attention.primitives.scores import Score
 from attention.primitives.sharded_attention import ShardedAttention, ring_attend, zigzag_order
+from attention.show import show
 
 __all__ = [
     "Cache",
@@ -64,6 +65,7 @@ __all__ = [
     "rotary",
     "scaled_dot_product",
     "scores",
+    "show",
     "sinusoidal",
     "yarn_scaling",
     "zigzag_order",

@@ -68,7 +68,13 @@ def main(page: str | None = None) -> int:
         (SOURCE / "tutorial" / path.name).unlink()
     groups = dict(GROUPS)
     if page:
-        shutil.copy(page, SOURCE / "page.html")
+        # In the site, the steps of a calculation link to the pages of the tutorial.
+        linked = (
+            Path(page)
+            .read_text(encoding="utf-8")
+            .replace('<html lang="en">', '<html lang="en" data-tutorial="tutorial/">', 1)
+        )
+        (SOURCE / "page.html").write_text(linked, encoding="utf-8")
         (SOURCE / "page.md").write_text(EMBEDDED, encoding="utf-8")
         groups["Tutorial"] = [*groups["Tutorial"], "page"]
     (SOURCE / "api.md").write_text(reference(), encoding="utf-8")

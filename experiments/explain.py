@@ -18,7 +18,7 @@ from experiments.analysis.page.example_data import examples_data
 from experiments.analysis.replaced_weights import loss_table
 from experiments.config import Config
 from experiments.config.parts import MeshPart
-from experiments.data.tokenizers import SentencePair
+from experiments.data.tokenizers import SentencePair, WordTokenizer
 from experiments.errors import UsageError, as_usage_errors, one_of
 from experiments.files import read_lines, write_whole
 from experiments.learner import TrainState
@@ -34,6 +34,14 @@ MEASURED = 100  # examples in the table of heads
 EXPLAINED = 30  # short examples of a split in the table of agreement
 IN_PAGE = 20  # examples of a file or a split that are in its page
 BATCH_SIZE = 20  # examples of a pass
+# The page of a split begins with those of which a translator knows every word.
+FAMILIAR = (
+    "I went to the bank to deposit money",
+    "the bank of the river was dirty",
+    "the cat sat on the mat",
+    "I ate an apple for breakfast",
+    "Apple released a new phone",
+)
 
 
 class Inputs(NamedTuple):
@@ -103,6 +111,8 @@ def explain(
         if inputs.pairs:
             measure_alignment(task, state, inputs, folder)
         attribute(task, state, inputs, folder, passes)
+    if inputs.split and (known := familiar(task)):
+        page = [*examples_data(task, state, known), *page]
     path = folder.with_name(f"{inputs.name}.html")
     write_explanation(path, task, state, page, heads)
     print(f"the page is {path}")
@@ -123,6 +133,13 @@ def read_split(task: Task, state: TrainState, split: str) -> Inputs:
     drawn = [task.example(state, pair.source) for pair in shown[:DRAWN]]
     examples = [task.example(state, pair.source, pair.target) for pair in pairs]
     return Inputs(split, shown, drawn, pairs, examples, gold, split)
+
+
+def familiar(task: Task) -> list[str]:
+    """Return the familiar sentences of which a translator of words knows every word."""
+    if not (isinstance(task, Translation) and isinstance(task.tokenizers.source, WordTokenizer)):
+        return []
+    return [each for each in FAMILIAR if not task.read(each).unknown]
 
 
 def split_gold(task: Translation, split: str) -> list[alignment.Gold]:

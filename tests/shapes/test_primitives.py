@@ -279,7 +279,7 @@ def test_shapes(name):
 
 
 def test_every_public_function_has_a_line():
-    """`explain_attend` returns no arrays; base classes have the lines of their subclasses."""
+    """Two functions return no arrays; base classes have the lines of their subclasses."""
     kinds = {masks: masks.Mask, scores: scores.Score}
     members = {
         f"{module.__name__.split('.')[-1]}.{name}"
@@ -287,7 +287,7 @@ def test_every_public_function_has_a_line():
         for name, function in inspect.getmembers(module, inspect.isfunction)
         if not name.startswith("_") and inspect.signature(function).return_annotation is kind
     }
-    others = {"Mask", "Score", "explain_attend", "masks", "scores"}
+    others = {"Mask", "Score", "explain_attend", "masks", "scores", "show"}
     names = {*attention.__all__, *members} - others - {"masks.as_mask", "masks.map_leaves"}
     assert names <= {line.split(":")[0] for line in SHAPES}
     assert {*RESULTS} == {*RETURNING}

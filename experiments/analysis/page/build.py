@@ -2,14 +2,15 @@
 
 import base64
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from attention.show import FILES, embedded
 from experiments.analysis.page.model_data import NotInPageError, model_data
 from experiments.data.tokenizers import SPECIALS
 from experiments.files import write_whole
@@ -23,6 +24,7 @@ FOLDER = Path(__file__).parent
 SCRIPTS = (
     "arrays.js",
     "model.js",
+    "calculation.js",
     "decode.js",
     "tokens.js",
     "maps.js",
@@ -32,6 +34,7 @@ SCRIPTS = (
     "tables.js",
     "steps.js",
     "panels.js",
+    "worked.js",
     "typing.js",
     "controls.js",
 )
@@ -106,8 +109,9 @@ def write_page(path: Path, data: Mapping[str, Any]) -> None:
         path: of the file.
         data: as in `docs/explain.md`, in JSON types.
     """
-    scripts = [(FOLDER / name).read_text("utf-8") for name in SCRIPTS]
-    style = (FOLDER / "style.css").read_text("utf-8")
+    grid_style, grid_script = ((files("attention") / name).read_text("utf-8") for name in FILES)
+    scripts = [grid_script, *((FOLDER / name).read_text("utf-8") for name in SCRIPTS)]
+    style = grid_style + (FOLDER / "style.css").read_text("utf-8")
     template = Environment(
         loader=FileSystemLoader(FOLDER), autoescape=True, undefined=StrictUndefined
     ).get_template("page.html")
@@ -132,12 +136,6 @@ def write_page(path: Path, data: Mapping[str, Any]) -> None:
 def digest(text: str) -> str:
     """Return the hash of an inline script or style, as a Content-Security-Policy names it."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
-
-
-def embedded(data: object) -> str:
-    """Return JSON that can be the content of a script element: ASCII without <, > and &."""
-    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
-    return text.replace("<", r"\u003c").replace(">", r"\u003e").replace("&", r"\u0026")
 
 
 def _rounded(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@
 function showExample(example) {
   page.example = example;
   const kinds = ['encoder', 'decoder', 'cross'].filter((kind) => example.maps[kind]);
-  if (!kinds.includes(page.kind)) page.kind = kinds.at(-1);
+  if (!kinds.includes(page.kind)) [page.kind] = kinds;
   page.pinned.clear();
   const { stacks, name, translations, chosen = 0 } = example;
   const answers = translations.slice(chosen, chosen + 1).map(({ text }) => text);
@@ -23,16 +23,20 @@ function showStored(number) {
   const stored = page.data.examples[number];
   page.stored = number;
   byId('example').value = number;
-  for (const [kind, map] of Object.entries(stored.maps)) {
-    if (typeof map.weights === 'string')
-      Object.assign(map, { kind, weights: decodeWeights(map.weights) });
-  }
-  const isStored = Object.values(stored.maps).every((map) => map.weights);
-  const ids = stored.translations[0]?.ids;
-  const { encoder, decoder } = stored.stacks;
-  const computed = isStored ? {} : passOf(encoder ?? decoder, encoder ? ids : decoder.ids);
   byId('status').textContent = exampleNote(stored);
-  showExample({ ...stored, ...computed });
+  for (const map of Object.values(stored.maps)) {
+    if (typeof map.weights === 'string') map.weights = decodeWeights(map.weights);
+  }
+  if (!page.model) return showExample(stored);
+  const { encoder, decoder } = stored.stacks;
+  const pass = passOf(encoder ?? decoder, encoder ? stored.translations[0]?.ids : decoder.ids);
+  const maps = {}; // exact weights, with the labels of the example
+  for (const [kind, map] of Object.entries(pass.maps)) {
+    const { queries, keys } = stored.maps[kind];
+    maps[kind] = { ...map, queries, keys };
+  }
+  const { attention, logits, logitsShape } = pass;
+  showExample({ ...stored, maps, attention, logits, logitsShape });
 }
 
 /** Show another kind of attention: other tokens, layers and heads. */
@@ -90,8 +94,13 @@ function update() {
     for (const radio of byId(id).querySelectorAll('input'))
       radio.checked = radio.value === `${value}`;
   }
+  page.inColours &&= page.head === 'mean';
+  byId('colours').checked = page.inColours;
+  byId('colours').parentElement.hidden = headsOf(currentMap()).length === 1;
+  colourHeads();
   byId('sum-note').textContent = sumNote(page.showsSpecial, page.head);
   markHead();
+  drawWorked();
   drawPanel();
   drawPointed();
 }
@@ -127,6 +136,10 @@ function start() {
     page.showsSpecial = event.target.checked;
     redraw();
   });
+  byId('colours').addEventListener('change', (event) => {
+    page.inColours = event.target.checked;
+    chooseHead(page.layer, page.inColours ? 'mean' : 0);
+  });
   byId('special').parentElement.hidden = !page.data.special.length;
   byId('clear').addEventListener('click', () => {
     page.pinned.clear();
@@ -134,7 +147,6 @@ function start() {
     update();
   });
   if (page.model) startTyping();
-  page.layer = Infinity; // the last one
   ['queries', 'keys', 'grid', 'tabs'].forEach((id) => moveByArrows(byId(id)));
   document.addEventListener('pointerover', (event) => pointAt(event.target));
   document.addEventListener('focusin', (event) => pointAt(event.target));

@@ -65,3 +65,43 @@ function beam(model, ids, numBeams, maxTokens) {
   }
   return finished.sort((a, b) => b.score - a.score);
 }
+
+/** Return probabilities by temperature, top-k and top-p, in this order; what is left out has 0. */
+function keptProbabilities(logits, { temperature, topK, topP }) {
+  const probabilities = softmax(logits.map((logit) => logit / temperature));
+  const order = largest(probabilities, Math.min(topK, logits.length));
+  const total = order.reduce((sum, id) => sum + probabilities[id], 0);
+  const kept = new Float32Array(logits.length);
+  let above = 0; // probability of the more likely tokens
+  for (const id of order) {
+    if (topP < 1 && above >= topP && above > 0) break;
+    kept[id] = probabilities[id] / total;
+    above += kept[id];
+  }
+  return kept.map((probability) => probability / above);
+}
+
+/** Draw each token by its probability; returns what `beam` returns of one hypothesis. */
+function sample(model, ids, maxTokens, settings, random = Math.random) {
+  const encoded = encode(model, ids);
+  const prompt = encoded ? model.begin : ids;
+  const longest = (model.target_embedding.max_length ?? Infinity) - (encoded ? 0 : ids.length);
+  const room = Math.min(maxTokens, longest);
+  const state = newState(model.decoder);
+  const found = { ids: [], logProbs: [], alternatives: [], score: 0 };
+  while (found.ids.length < room && found.ids.at(-1) !== model.end) {
+    const read = found.ids.length ? found.ids.slice(-1) : prompt;
+    const { features } = decode(model, state, read, encoded);
+    const kept = keptProbabilities(logitsOf(model, features.at(-1)), settings);
+    let left = random();
+    const drawn = kept.findIndex((probability) => (left -= probability) < 0);
+    const id = drawn >= 0 ? drawn : largest(kept, 1)[0]; // a rounded sum can be less than 1
+    found.ids.push(id);
+    found.logProbs.push(Math.log(kept[id]));
+    const listed = largest(kept, NUM_ALTERNATIVES);
+    found.alternatives.push(listed.map((each) => [model.target.labels[each], kept[each]]));
+  }
+  const total = found.logProbs.reduce((sum, number) => sum + number, 0);
+  found.score = total / ((5 + found.ids.length) / 6) ** model.length_penalty;
+  return found;
+}

@@ -10,35 +10,15 @@ const page = {
   kind: '', // of attention
   layer: 0, // place among the layers that have this kind
   head: 0, // or "mean" or "max"
+  inColours: false, // a colour for the lines of each head, in place of their mean
   showsSpecial: true,
   pinned: new Set(), // queries that stay selected
   pointed: null, // {side: 'query' or 'key', place}
   panel: '',
+  settings: { temperature: 1, topK: Infinity, topP: 1 }, // of sampling
 };
 
 const byId = (id) => document.getElementById(id);
-
-/** Make an element; of the attributes, functions are listeners. */
-function element(name, attributes = {}, ...children) {
-  const node = document.createElement(name);
-  for (const [key, value] of Object.entries(attributes)) {
-    if (typeof value === 'function') node.addEventListener(key, value);
-    else if (value === true) node.setAttribute(key, '');
-    else if (value !== false && value !== undefined) node.setAttribute(key, value);
-  }
-  node.append(...children);
-  return node;
-}
-
-/** Return a token as text of its own direction. */
-const tokenText = (label) => element('bdi', {}, visibleText(label));
-
-/** Set a number that the style sheet reads, such as the weight of a cell. */
-function setNumber(node, name, value) {
-  const text = value.toFixed(4);
-  if (node.style.getPropertyValue(`--${name}`) !== text) node.style.setProperty(`--${name}`, text);
-  return node;
-}
 
 const currentMap = () => page.example.maps[page.kind];
 const rowOf = (query) => rowOfMap(currentMap(), page.layer, page.head, query);
@@ -55,33 +35,8 @@ function activeQueries() {
   return pinned.length ? pinned : shown;
 }
 
-/** Move the focus between the buttons of a container with the arrow keys; Tab reaches one. */
-function moveByArrows(container) {
-  container.addEventListener('focusin', (event) => reach(container, event.target));
-  container.addEventListener('keydown', (event) => {
-    const all = [...container.querySelectorAll('button')];
-    const at = all.indexOf(event.target);
-    const to = {
-      ArrowDown: at + 1,
-      ArrowRight: at + 1,
-      ArrowUp: at - 1,
-      ArrowLeft: at - 1,
-      Home: 0,
-      End: -1,
-    }[event.key];
-    if (to === undefined) return;
-    event.preventDefault();
-    all.at(to % all.length).focus();
-  });
-}
-
 /** Replace the content of a container of buttons, of which Tab reaches one. */
 function fillButtons(container, children, reached = 0) {
   container.replaceChildren(...children);
   reach(container, container.querySelectorAll('button')[reached]);
-}
-
-/** Make a button the one that Tab reaches in its container. */
-function reach(container, chosen) {
-  container.querySelectorAll('button').forEach((each) => (each.tabIndex = each === chosen ? 0 : -1));
 }

@@ -4,6 +4,8 @@
 
 const ROW = 32; // height of a token in pixels, as in style.css
 const FAINTEST = 0.01; // smallest weight with a line; half the mean weight where that is smaller
+const CROWDED = 16; // queries; of more, only the largest weights of each have lines
+const LARGEST = 3; // weights of each query of many
 const MOST_LINES = 20000; // pairs of tokens; above it, only selected tokens have lines
 
 /** Draw the tokens of both columns. */
@@ -22,8 +24,9 @@ function drawTokens() {
   for (const [side, labels, unknown] of sides) {
     const items = shownPlaces(labels).map((place) => {
       const token = { type: 'button', class: 'token', 'data-place': place, 'data-side': side };
-      const query = { 'data-stack': queryStack(), click: togglePinned };
-      const attributes = side === 'query' ? { ...token, ...query } : token;
+      const isQuery = side === 'query' || !isCross;
+      const query = side === 'query' ? { 'data-stack': queryStack() } : {};
+      const attributes = { ...token, ...query, click: isQuery && togglePinned };
       const button = element('button', attributes, tokenText(labels[place]));
       if (unknown.includes(place)) {
         button.firstChild.className = 'unknown';
@@ -43,6 +46,7 @@ function togglePinned(event) {
   const place = Number(event.currentTarget.dataset.place);
   if (!page.pinned.delete(place)) page.pinned.add(place);
   update();
+  revealWorked();
 }
 
 /** Draw the lines of the tokens that are pointed at or selected, and shade their weights. */
@@ -59,17 +63,20 @@ function drawLines() {
   const links = byId('links');
   links.setAttribute('viewBox', `0 0 100 ${height}`);
   links.style.height = `${height * ROW}px`;
+  const isCrowded = areAll && !isKey && shownQueries.length > CROWDED;
   const paths = [];
-  for (const [query, weights] of rows) {
+  for (const [query, head, weights] of linesOf(rows)) {
     const from = shownQueries.indexOf(query) + 0.5;
+    const most = isCrowded ? new Set(largest(weights, LARGEST)) : null;
     shownKeys.forEach((key, at) => {
       const weight = weights[key];
+      if (most && !most.has(key)) return;
       if (weight < faintest || (isKey && key !== page.pointed.place)) return;
       const path = document.createElementNS(links.namespaceURI, 'path');
       path.setAttribute('d', `M0 ${from}C45 ${from} 55 ${at + 0.5} 100 ${at + 0.5}`);
       path.setAttribute('stroke-width', (0.8 + 6 * weight).toFixed(2));
       path.setAttribute('stroke-opacity', (areAll ? weight : Math.sqrt(weight)).toFixed(3));
-      paths.push(path);
+      paths.push(page.inColours ? setHue(path, head) : path);
     });
   }
   links.replaceChildren(...paths);
@@ -83,6 +90,24 @@ function drawLines() {
   }
   byId('caption').replaceChildren(...captionOf(isLarge ? [] : active, rows, toKeys));
   byId('clear').hidden = !page.pinned.size;
+}
+
+/** Return query, head and weights of each line: those of the rows, or of all heads in colours. */
+function linesOf(rows) {
+  if (!page.inColours) return [...rows].map(([query, weights]) => [query, page.head, weights]);
+  const heads = headsOf(currentMap()).filter((head) => typeof head === 'number');
+  return [...rows.keys()].flatMap((query) =>
+    heads.map((head) => [query, head, rowOfMap(currentMap(), page.layer, head, query)]),
+  );
+}
+
+const setHue = (node, head) => setNumber(node, 'hue', (head * 0.382) % 1); // neighbours differ
+
+/** Give the choice of each head the colour of its lines. */
+function colourHeads() {
+  byId('links').classList.toggle('coloured', page.inColours);
+  byId('heads').classList.toggle('coloured', page.inColours);
+  byId('heads').querySelectorAll('span').forEach((span, head) => setHue(span, head));
 }
 
 function shade(id, weightOf) {
@@ -116,9 +141,7 @@ function captionOf(active, rows, toKeys) {
   if (active.length === 1) return [where, strong(active[0], queries), verb, ...found];
   if (!active.length) return [where, 'select a token to draw its lines.'];
   const isAll = active.length === shownPlaces(queries).length;
-  return [
-    where,
-    `${isAll ? 'all' : active.length} tokens`,
-    isAll ? '.' : `, on average: ${found.join('')}`,
-  ];
+  if (!isAll) return [where, `${active.length} tokens, on average: ${found.join('')}`];
+  const few = `; lines for the ${LARGEST} largest weights of each`;
+  return [where, `all tokens${active.length > CROWDED ? few : ''}.`];
 }

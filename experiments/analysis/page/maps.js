@@ -7,36 +7,6 @@ function decodeWeights(base64) {
   return Float32Array.from(atob(base64), (character) => character.charCodeAt(0) / 255);
 }
 
-/** Return the weights of a query in one head; maps that are not stored are computed. */
-function rowOfHead(map, layer, head, query) {
-  if (!map.weights) return rowOfWeights(map.pass, map.kind, layer, head, query);
-  const [, heads, queries, keys] = map.shape;
-  const start = ((layer * heads + head) * queries + query) * keys;
-  return map.weights.subarray(start, start + keys);
-}
-
-/** Return the weights of a query: of a head from 0, or the "mean" or "max" of the heads. */
-function rowOfMap(map, layer, head, query) {
-  if (head !== 'mean' && head !== 'max') return rowOfHead(map, layer, head, query);
-  const [, heads, , keys] = map.shape;
-  const result = new Float32Array(keys);
-  for (let one = 0; one < heads; one++) {
-    rowOfHead(map, layer, one, query).forEach((weight, key) => {
-      result[key] = head === 'max' ? Math.max(result[key], weight) : result[key] + weight / heads;
-    });
-  }
-  return result;
-}
-
-/** Return the heads of a map, and their summaries if there are several. */
-function headsOf({ shape: [, heads] }) {
-  return [...Array(heads).keys(), ...(heads > 1 ? ['mean', 'max'] : [])];
-}
-
-const headName = (head) => (typeof head === 'number' ? `${head + 1}` : head);
-const headTitle = (head) =>
-  typeof head === 'number' ? `head ${head + 1}` : `${head} of the heads`;
-
 /** Return a sentence if the weights of a row that are shown do not sum to 1. */
 function sumNote(showsSpecial, head) {
   if (!showsSpecial) return 'Special tokens are hidden: rows no longer sum to 1.';
@@ -54,14 +24,6 @@ function meanOfRows(rows, size) {
 function placesOf(labels, special, showsSpecial) {
   const places = [...labels.keys()];
   return showsSpecial ? places : places.filter((place) => !special.includes(labels[place]));
-}
-
-const WHITE_SPACE = { ' ': '␣', '\n': '⏎', '\t': '⇥' };
-
-/** Return a label whose white space at both ends can be seen. */
-function visibleText(label) {
-  const visible = (spaces) => [...spaces].map((each) => WHITE_SPACE[each] ?? each).join('');
-  return label.replace(/^\s+|\s+$/g, visible) || '∅';
 }
 
 function percent(weight) {

@@ -2,11 +2,12 @@
 
 // A Transformer. `loadModel` returns a tree with the names of the Python attributes, for instance
 // `model.decoder.layers[0].self_attention.sublayer.query.kernel`. The memory of an attention layer
-// contains what it has read: `memory.key[head][place]`, and the same of queries and values.
+// contains what it has read: `memory.key[head][place]`, and the same of queries and values; its
+// `inputs[0][place]` are the vectors before the norm.
 
 const MOST_WEIGHTS = 4e6; // in the maps of one kind; of larger maps only rows are computed
 
-/** Decode a model; of a decoder alone both sides have the same tokens. */
+/** Decode a model; of an encoder or a decoder alone both sides have the same tokens. */
 function loadModel(data) {
   const model = withArrays(data);
   const embedding = model.target_embedding || model.embedding;
@@ -25,17 +26,22 @@ function attentionWeights(query, keys, scale, score, mask) {
   return softmax(keys.map((key, s) => (mask(s) ? score(scale * dot(query, key), s) : -Infinity)));
 }
 
-/** Return the weights of a head for the query at place t. */
-function weightsOf(stack, layer, memory, head, t) {
-  const query = memory.query[head][t];
-  const keys = memory.key[sharedHead(memory.key, memory, head)];
-  const scale = layer.scale ?? 1 / Math.sqrt(query.length);
+/** Return the scale, the score function and the mask of a head for the query at place t. */
+function scoringOf(stack, layer, memory, head, t) {
+  const scale = layer.scale ?? 1 / Math.sqrt(memory.query[head][t].length);
   const isCross = layer.type === 'CrossAttention'; // without a mask and distances
   const slope = stack.score && !isCross ? stack.score.slopes[head] : 0;
   const window = layer.window ?? Infinity;
   const score = (product, s) => softCap(product - slope * Math.abs(t - s), layer.softcap);
   const mask = (s) => isCross || (Math.abs(t - s) <= window && !(stack.causal && s > t));
-  return attentionWeights(query, keys, scale, score, mask);
+  return { scale, score, mask };
+}
+
+/** Return the weights of a head for the query at place t. */
+function weightsOf(stack, layer, memory, head, t) {
+  const keys = memory.key[sharedHead(memory.key, memory, head)];
+  const { scale, score, mask } = scoringOf(stack, layer, memory, head, t);
+  return attentionWeights(memory.query[head][t], keys, scale, score, mask);
 }
 
 /** Return which key or value head a query head reads. */
@@ -97,7 +103,7 @@ function embed({ positions, scale }, table, id, position) {
 
 /** Return the state of a stack that has read nothing. */
 function newState(stack) {
-  const memory = (name) => [name, { query: [], key: [], value: [] }];
+  const memory = (name) => [name, { inputs: [[]], query: [], key: [], value: [] }];
   const memories = (block) => Object.fromEntries(Object.keys(block).map(memory));
   return { length: 0, layers: stack.layers.map(memories) };
 }
@@ -108,6 +114,7 @@ function applyStack(stack, state, vectors, encoderOutput) {
   stack.layers.forEach((block, number) => {
     for (const [name, part] of Object.entries(block)) {
       const [layer, memory] = [part.sublayer, state.layers[number][name]];
+      memory.inputs[0].push(...vectors);
       vectors = residual(part, vectors, (inputs) =>
         layer.type === 'FeedForward'
           ? inputs.map((vector) => feedForward(layer, vector))
@@ -149,14 +156,12 @@ function logitsOf(model, vector) {
 /**
  * Return what a model attends to, in the form of an example of the page, and its logits.
  *
- * An encoder-decoder predicts `targetIds`; a decoder alone reads them.
+ * An encoder-decoder predicts `targetIds`; a decoder alone reads them, and an encoder has none.
  */
 function attendedBy(model, sourceIds, targetIds) {
   const labels = (side, ids) => ids.map((id) => model[side].labels[id]);
-  const read = model.encoder ? [...model.begin, ...targetIds.slice(0, -1)] : targetIds;
   const source = model.encoder ? labels('source', sourceIds) : [];
-  const target = labels('target', read);
-  const predicted = model.encoder ? labels('target', targetIds) : [];
+  const predicted = model.encoder && model.decoder ? labels('target', targetIds) : [];
   const pass = { stacks: {}, predicted, maps: {}, movement: {}, attention: {} };
   const encoded = encode(model, sourceIds);
   if (encoded) {
@@ -164,14 +169,21 @@ function attendedBy(model, sourceIds, targetIds) {
     pass.movement.encoder = movement(encoded.hidden);
     addMaps(pass, 'encoder', model.encoder, encoded.state, source, source);
   }
+  if (!model.decoder) return withLogits(pass, model, encoded.features);
+  const read = encoded ? [...model.begin, ...targetIds.slice(0, -1)] : targetIds;
+  const target = labels('target', read);
   const state = newState(model.decoder);
   const decoded = decode(model, state, read, encoded);
   pass.stacks.decoder = { labels: target };
   pass.movement.decoder = movement(decoded.hidden);
   addMaps(pass, 'decoder', model.decoder, state, target, target);
   addMaps(pass, 'cross', model.decoder, state, predicted, source);
-  const logits = decoded.features.map((vector) => logitsOf(model, vector));
-  return { ...pass, logits: concatenate(logits), logitsShape: [read.length, logits[0].length] };
+  return withLogits(pass, model, decoded.features);
+}
+
+function withLogits(pass, model, features) {
+  const logits = features.map((vector) => logitsOf(model, vector));
+  return { ...pass, logits: concatenate(logits), logitsShape: [logits.length, logits[0].length] };
 }
 
 /** Return the cosine distance between each vector and that of the layer below. */
@@ -188,7 +200,7 @@ function addMaps(pass, kind, stack, state, queries, keys) {
   const found = stack.layers.flatMap((block, at) =>
     Object.entries(block)
       .filter(([, { sublayer }]) => sublayer.type === type)
-      .map(([name, { sublayer: layer }]) => ({ stack, at, layer, memory: state.layers[at][name] })),
+      .map(([name, part]) => ({ stack, at, part, memory: state.layers[at][name] })),
   );
   if (!found.length) return;
   pass.attention[kind] = found;
@@ -214,5 +226,5 @@ function allWeights(pass, kind, [layers, heads, queries, keys]) {
 /** Return the weights of one query of one head; layers, heads and queries are counted from 0. */
 function rowOfWeights(pass, kind, layer, head, query) {
   const found = pass.attention[kind][layer];
-  return weightsOf(found.stack, found.layer, found.memory, head, query);
+  return weightsOf(found.stack, found.part.sublayer, found.memory, head, query);
 }

@@ -9,7 +9,12 @@ import jax
 import numpy as np
 from flax import nnx
 
-from attention.modules import EncoderDecoder, LanguageModel, RecurrentEncoderDecoder
+from attention.modules import (
+    EncoderDecoder,
+    LanguageModel,
+    MaskedLanguageModel,
+    RecurrentEncoderDecoder,
+)
 from attention.modules.attention import CrossAttention, SelfAttention
 from attention.modules.embeddings import Embedding
 from attention.modules.layers import ACTIVATIONS, FeedForward, Norm
@@ -34,8 +39,9 @@ from experiments.learner import TrainState
 if TYPE_CHECKING:
     from experiments.tasks.task import Task
 
-TASKS = "translation", "language_model"  # that the page runs
+TASKS = "translation", "language_model", "masked_language_model"  # that the page runs
 MOST_PARAMETERS = 4_000_000
+GAP = "_"
 NUMBER, NUMBER_OR_NONE = (int, float), (int, float, NoneType)
 LINEAR, LINEAR_OR_NONE = (nnx.LinearGeneral,), (nnx.LinearGeneral, NoneType)
 NORM_OR_NONE = (Norm, NoneType)
@@ -60,6 +66,12 @@ READ: dict[type, dict[str, tuple[Any, ...]]] = {
         "output": LINEAR_OR_NONE,
     },
     LanguageModel: {"embedding": (Embedding,), "decoder": (Decoder,), "output": LINEAR_OR_NONE},
+    MaskedLanguageModel: {
+        "embedding": (Embedding,),
+        "encoder": (Encoder,),
+        "head": (NoneType,),
+        "output": LINEAR_OR_NONE,
+    },
     Embedding: {
         "tokens": TABLE_OR_NONE,
         **dict.fromkeys(("token_types", "norm", "bias"), (NoneType,)),
@@ -109,7 +121,7 @@ def model_data(task: "Task", state: TrainState) -> dict[str, Any]:
     """
     if task.config.task not in TASKS:
         raise NotInPageError(
-            "the page runs models that translate or continue a text, not those of "
+            "the page runs models that translate, continue or complete a text, not those of "
             f"task={task.config.task}"
         )
     number = sum(leaf.size for leaf in jax.tree.leaves(state.parameters))
@@ -121,18 +133,20 @@ def model_data(task: "Task", state: TrainState) -> dict[str, Any]:
     model = nnx.merge(task.learner.definition, state.parameters)
     if isinstance(model, RecurrentEncoderDecoder):
         raise NotInPageError("the page does not run recurrent models")
-    tree = described(model, (EncoderDecoder, LanguageModel), "the model")
+    tree = described(model, (EncoderDecoder, LanguageModel, MaskedLanguageModel), "the model")
     if count(tree) != number:
         raise NotInPageError(
             f"the page would read {count(tree):,} of the {number:,} parameters of this model"
         )
     decoding, sides = task.config.decoding, task.tokenizers
-    is_alone = isinstance(model, LanguageModel)
+    is_alone, has_gaps = isinstance(model, LanguageModel), isinstance(model, MaskedLanguageModel)
+    source = side_data(sides.source, task.config.text)
+    if has_gaps:  # the last token of the model
+        source |= {name: [*source[name], GAP] for name in ("labels", "pieces") if source[name]}
     return {
         **tree,
-        "kind": "decoder" if is_alone else "encoder_decoder",
-        "source": side_data(sides.source, task.config.text),
-        "target": None if is_alone else side_data(sides.target, task.config.text),
+        "source": source,
+        "target": side_data(sides.target, task.config.text) if sides.target else None,
         "begin": list(task.begin) if is_alone else [BOS],
         "end": None if is_alone and task.source.is_running else EOS,
         "num_beams": getattr(decoding, "num_beams", 1),

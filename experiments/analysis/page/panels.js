@@ -3,7 +3,7 @@
 // The tabs below the lines: numbers of the example and of the model.
 
 const PANELS = {
-  weights: ['Weights', weightsTable, () => true],
+  weights: ['Weights', weightsPanel, () => true],
   translations: ['Predictions', translationPanel, () => page.example.translations.length],
   movement: ['Movement', movementTables, () => Object.keys(page.example.movement).length],
   heads: ['Heads', headsTable, () => page.data.heads.length],
@@ -58,8 +58,9 @@ function markPanel() {
 }
 
 function notesPanel() {
-  const stored =
-    'Stored weights are rounded to 1/255: each is off by at most 0.2 percentage points.';
-  const notes = [...page.data.notes, stored];
+  const source = page.model
+    ? 'All weights are computed in this page, in float32, by the parameters in float16.'
+    : 'Stored weights are rounded to 1/255: each is off by at most 0.2 percentage points.';
+  const notes = [...page.data.notes, source];
   return [element('ul', {}, ...notes.map((note) => element('li', {}, note)))];
 }

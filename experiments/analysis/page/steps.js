@@ -6,7 +6,66 @@
 function translationPanel() {
   const { translations, chosen = 0 } = page.example;
   const parts = translations.length > 1 ? [translationList(translations, chosen)] : [];
-  return [...parts, stepsOf(translations[chosen])];
+  const answer = translations[chosen];
+  if (!page.model?.decoder) return [...parts, stepsOf(answer)];
+  const steps = element('div');
+  const draw = () => {
+    steps.replaceChildren(stepsOf(withSettings(answer)));
+    markPanel();
+  };
+  steps.append(stepsOf(withSettings(answer)));
+  return [...parts, samplingControls(draw), steps];
+}
+
+/** Return an answer with the probabilities that the settings of sampling give its steps. */
+function withSettings(answer) {
+  const { logits, logitsShape } = page.example;
+  const { labels } = page.model.target;
+  const kept = answer.places.map((place) =>
+    keptProbabilities(logits.subarray(place * logitsShape[1], (place + 1) * logitsShape[1]), page.settings),
+  );
+  const listed = (probabilities) =>
+    largest(probabilities, NUM_ALTERNATIVES)
+      .filter((id) => probabilities[id] > 0)
+      .map((id) => [labels[id], probabilities[id]]);
+  const logProbs = kept.map((probabilities, step) => Math.log(probabilities[answer.ids[step]]));
+  return { ...answer, log_probs: logProbs, alternatives: kept.map(listed) };
+}
+
+const ALL = 21; // top-k at the end of its slider
+
+/** Return sliders of temperature, top-k and top-p, and a button that writes by chance. */
+function samplingControls(draw) {
+  const { settings } = page;
+  const slider = (text, name, range, read, shown) => {
+    const output = element('output', {}, shown());
+    const set = (event) => {
+      settings[name] = read(Number(event.target.value));
+      output.textContent = shown();
+      draw();
+    };
+    const value = Math.min(settings[name], range.max);
+    const input = element('input', { type: 'range', ...range, value, input: set });
+    return element('label', {}, `${text} `, output, input);
+  };
+  const same = (value) => value;
+  return element(
+    'fieldset',
+    { class: 'controls sampling' },
+    element('legend', {}, 'How the next token is drawn (tutorial, page 11: Generation)'),
+    slider('Temperature', 'temperature', { min: 0.1, max: 2, step: 0.1 }, same, () =>
+      settings.temperature.toFixed(1),
+    ),
+    slider(
+      'Top-k',
+      'topK',
+      { min: 1, max: ALL, step: 1 },
+      (value) => (value === ALL ? Infinity : value),
+      () => (settings.topK === Infinity ? 'all' : `${settings.topK}`),
+    ),
+    slider('Top-p', 'topP', { min: 0.05, max: 1, step: 0.05 }, same, () => settings.topP.toFixed(2)),
+    element('button', { type: 'button', id: 'by-chance', click: writeByChance }, 'Write by chance'),
+  );
 }
 
 function translationList(translations, chosen) {
@@ -15,6 +74,7 @@ function translationList(translations, chosen) {
     const radio = element('input', { ...choose, checked: number === chosen });
     const label = element('label', { class: 'check' }, radio, element('bdi', {}, each.text));
     if (each.given) label.append(' (given)');
+    if (each.sampled) label.append(' (by chance)');
     return element(
       'tr',
       {},

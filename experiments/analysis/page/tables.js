@@ -20,51 +20,27 @@ function tableOf(caption, head, rows, className = '') {
   );
 }
 
-const columnHead = (...children) => element('th', { scope: 'col' }, ...children);
-const rowHead = (...children) => element('th', { scope: 'row' }, ...children);
-
-/** Return a cell with a number from 0 to 1, shaded by it. */
-function shadedCell(weight) {
-  return setNumber(element('td', {}, `${Math.round(100 * weight)}`), 'weight', weight);
-}
-
 /** Return the table behind the map that is drawn, in percent. */
-function weightsTable() {
-  const { queries, keys, title } = currentMap();
-  const [shown, columns] = [queries, keys].map(shownPlaces);
+function weightsPanel() {
+  const map = currentMap();
+  const [shown, columns] = [map.queries, map.keys].map(shownPlaces);
   const isLarge = shown.length * columns.length > MOST_CELLS;
   const selected = isLarge ? shown.filter((place) => page.pinned.has(place)) : shown;
-  const rows = selected.map((query) => {
-    const weights = rowOf(query);
-    const cells = columns.map((key) => shadedCell(weights[key]));
-    return element(
-      'tr',
-      { 'data-place': query, 'data-stack': queryStack() },
-      rowHead(tokenText(queries[query])),
-      ...cells,
-    );
-  });
   const only = isLarge ? '; select tokens in the lines to list their rows' : '';
-  const caption = `Weights of ${title} in %: rows attend to columns${only}`;
-  return [
-    tableOf(
-      caption,
-      [element('td'), ...columns.map((key) => columnHead(tokenText(keys[key])))],
-      rows,
-      'weights',
-    ),
-  ];
+  const caption = `Weights of ${map.title} in %: rows attend to columns${only}`;
+  const placeOf = (query) => ({ 'data-place': query, 'data-stack': queryStack() });
+  return [weightTable(map, caption, rowOf, selected, columns, placeOf)];
 }
 
 /** Return tables of how far each layer moves the vector of each token. */
 function movementTables() {
   const { movement } = page.example;
+  const largest = Math.max(...Object.values(movement).flat(2), 1e-9); // one scale for all bars
   const found = ['encoder', 'decoder']
     .filter((stack) => movement[stack])
     .map((stack) => {
       const layers = movement[stack];
       const { labels } = page.example.stacks[stack];
-      const largest = Math.max(...layers.flat(), 1e-9);
       const head = [
         columnHead('token'),
         ...layers.map((_, layer) => columnHead(`layer ${layer + 1}`)),

@@ -16,7 +16,11 @@ const ENDS = new RegExp(`^${BLANKS}|${BLANKS}$`, 'gu');
 function readText(model, text) {
   const { source, begin, end } = model;
   const [before, after] = model.encoder ? [[], [end]] : [begin, []];
-  const words = SPLIT[source.kind](source, text);
+  const parts = model.decoder ? [text] : text.split(/_+/); // with a gap between
+  const words = parts.flatMap((part, number) => [
+    ...(number ? ['_'] : []),
+    ...SPLIT[source.kind](source, part),
+  ]);
   const problem = problemOf(model, text, words);
   if (problem) return { ids: [], labels: [], unknown: [], problem };
   const known = idsOf(source);

@@ -15,7 +15,7 @@ function passOf(source, ids) {
   stack.labels.splice(0, source.labels.length, ...source.labels);
   Object.assign(stack, { ids: isAlone ? ids : source.ids, unknown: source.unknown });
   for (const [kind, map] of Object.entries(pass.maps)) {
-    Object.assign(map, { kind, pass });
+    map.compute = (layer, head, query) => rowOfWeights(pass, kind, layer, head, query);
   }
   return pass;
 }
@@ -29,8 +29,9 @@ function readTyped(text) {
     if (text) byId('status').textContent = `${read.problem} The page shows the stored example.`;
     return;
   }
-  const example = page.model.encoder ? translated(read) : continued(read);
-  byId('example').value = '';
+  const { encoder, decoder } = page.model;
+  const example = !decoder ? filled(read) : encoder ? translated(read) : continued(read);
+  byId('example').value = 'typed';
   showExample({ ...example, name: text });
   const time = Math.round(performance.now() - started);
   byId('status').textContent = `Computed in this page in ${time} ms. ${exampleNote(example)}`;
@@ -44,6 +45,7 @@ function exampleNote({ stacks, continuation }) {
   return [
     words && `Not in the vocabulary, read as a placeholder${copied}: ${words}.`,
     continuation && 'The model added the tokens in italics.',
+    page.model && !page.model.decoder && !labels.includes('_') && 'Type _ for a word that is to be found.',
   ].filter(Boolean).join(' ');
 }
 
@@ -62,13 +64,50 @@ function translated(read) {
   return { ...example, translations };
 }
 
-function continued(read) {
+function continued(read, best = beam(page.model, read.ids, 1, CONTINUED)[0]) {
   const { model } = page;
-  const [best] = beam(model, read.ids, 1, CONTINUED);
   const example = passOf(read, [...read.ids, ...(best?.ids ?? [])]);
   const text = writeText(model, example.stacks.decoder.ids);
   const translations = best ? [answerOf(best, model.target, text, read.ids.length - 1)] : [];
   return { ...example, translations, continuation: best?.ids.length };
+}
+
+/** Return the most probable words for each gap. */
+function filled(read) {
+  const { labels, special } = page.model.source;
+  const example = passOf(read);
+  const [, size] = example.logitsShape;
+  const places = read.labels.flatMap((label, place) => (label === '_' ? [place] : []));
+  const alternatives = places.map((place) => {
+    const all = softmax(example.logits.subarray(place * size, (place + 1) * size));
+    const words = all.subarray(special, labels.length - 1); // the gap is no word
+    return largest(words, NUM_ALTERNATIVES).map((at) => [labels[special + at], words[at]]);
+  });
+  const tokens = alternatives.map(([[word]]) => word);
+  const found = read.labels.slice(0, -1);
+  places.forEach((place, number) => (found[place] = tokens[number]));
+  const logProbs = alternatives.map(([[, probability]]) => Math.log(probability));
+  const answer = { text: found.join(' '), places, tokens, log_probs: logProbs, alternatives };
+  return { ...example, translations: places.length ? [answer] : [] };
+}
+
+/** Write another answer to the example by chance, and show what the model attends to. */
+function writeByChance() {
+  const { example, model, settings } = page;
+  const { encoder, decoder } = example.stacks;
+  if (model.encoder) {
+    const found = sample(model, encoder.ids, MOST_TOKENS, settings);
+    const answer = { ...answerOf(found, model.target, writeText(model, found.ids)), sampled: true };
+    page.example = { ...example, translations: [...example.translations, answer] };
+    chooseTranslation(example.translations.length);
+  } else {
+    const length = decoder.ids.length - (example.continuation ?? 0);
+    const read = { ids: decoder.ids.slice(0, length), labels: decoder.labels.slice(0, length) };
+    read.unknown = (decoder.unknown ?? []).filter((place) => place < length);
+    const found = continued(read, sample(model, read.ids, CONTINUED, settings));
+    showExample({ ...found, name: example.name });
+  }
+  byId('by-chance').focus();
 }
 
 /** Return a hypothesis in the form of a stored translation; `start` is its first query. */
@@ -81,15 +120,40 @@ function answerOf({ ids, score, logProbs, alternatives }, { labels }, text, star
   };
 }
 
+const COMPLETIONS = 8;
+
+/** List the words of the model that begin as the last word of a text does. */
+function complete(text) {
+  const [, before, begun] = text.match(/^(.*?)([^\s]*)$/su);
+  const fits = (word) => word !== begun && word.toLowerCase().startsWith(begun.toLowerCase());
+  const found = begun ? [...idsOf(page.model.source).keys()].filter(fits).slice(0, COMPLETIONS) : [];
+  const options = found.map((word) => element('option', { value: `${before}${word}` }));
+  byId('completions').replaceChildren(...options);
+}
+
+/** List the words that a model knows, and complete them while they are typed. */
+function startCompletion() {
+  const words = [...idsOf(page.model.source).keys()].sort((a, b) => a.localeCompare(b));
+  const [summary, list] = byId('known').children;
+  byId('known').hidden = false;
+  summary.textContent = `The ${words.length} words that the model knows`;
+  list.textContent = words.join(' ');
+  byId('text').addEventListener('input', () => complete(byId('text').value));
+}
+
 /** Read sentences while they are typed. */
 function startTyping() {
+  if (page.model.source.kind === 'word') startCompletion();
   let timer = 0;
   const read = () => {
     clearTimeout(timer);
     readTyped(byId('text').value);
   };
   byId('typed').hidden = false;
-  byId('typed').querySelector('button').textContent = page.model.encoder ? 'Translate' : 'Continue';
+  const { encoder, decoder } = page.model;
+  const verb = !decoder ? 'Fill' : encoder ? 'Translate' : 'Continue';
+  byId('typed').querySelector('button').textContent = verb;
+  if (!decoder) byId('text').placeholder = '_ is a gap';
   byId('text').addEventListener('input', () => {
     clearTimeout(timer);
     timer = setTimeout(read, WAIT);

@@ -4,7 +4,8 @@ const assert = require('node:assert');
 const test = require('node:test');
 const { engine, models, skip, plain, greedy } = require('./engine.js');
 
-const loaded = Object.values(models).map(({ model, expected }) => {
+const decoders = Object.values(models).filter(({ model }) => model.decoder);
+const loaded = decoders.map(({ model, expected }) => {
   const [isAlone, { source, target }] = [!model.encoder, expected];
   return { model: engine.loadModel(model), ids: isAlone ? target : source, isAlone };
 });
@@ -59,5 +60,24 @@ test('a text ends at the longest length of the model', { skip }, () => {
     model.end = -1;
     const longest = model.target_embedding.max_length;
     assert.equal(greedy(model, ids, 1000).length, longest - (isAlone ? ids.length : 0));
+  }
+});
+
+test('temperature, top-k and top-p', () => {
+  const logits = Float32Array.of(3, 2, 1.5, 1, 0, -2); // as on page 11 of the tutorial
+  const kept = (settings) =>
+    [...engine.keptProbabilities(logits, { temperature: 1, topK: Infinity, topP: 1, ...settings })].map(
+      (each) => Math.round(100 * each) / 100,
+    );
+  assert.deepStrictEqual(kept({}), [0.56, 0.21, 0.13, 0.08, 0.03, 0]);
+  assert.deepStrictEqual(kept({ temperature: 0.5 }), [0.83, 0.11, 0.04, 0.02, 0, 0]);
+  assert.deepStrictEqual(kept({ topK: 2 }), [0.73, 0.27, 0, 0, 0, 0]);
+  assert.deepStrictEqual(kept({ topP: 0.8 }), [0.63, 0.23, 0.14, 0, 0, 0]);
+});
+
+test('sampling of the most probable token is greedy decoding', { skip }, () => {
+  for (const { model, ids } of loaded) {
+    const settings = { temperature: 1, topK: 1, topP: 1 };
+    assert.deepStrictEqual(plain(engine.sample(model, ids, 6, settings).ids), greedy(model, ids, 6));
   }
 });

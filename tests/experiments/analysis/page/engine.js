@@ -8,7 +8,7 @@ const vm = require('node:vm');
 
 const engine = globalThis;
 const FOLDER = path.join(__dirname, '../../../../experiments/analysis/page');
-for (const name of ['arrays.js', 'model.js', 'decode.js', 'tokens.js']) {
+for (const name of ['arrays.js', 'model.js', 'calculation.js', 'decode.js', 'tokens.js']) {
   vm.runInThisContext(fs.readFileSync(path.join(FOLDER, name), 'utf8'), { filename: name });
 }
 

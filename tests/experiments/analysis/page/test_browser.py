@@ -27,15 +27,15 @@ HOSTILE = [
 PHONE, DESK = (390, 844), (1280, 900)
 
 
-def example(source, target, seed):
-    """A translation with random attention of two layers and three heads."""
+def example(source, target, seed, layers=2, heads=4):
+    """A translation with random attention."""
     read, written, predicted = [*source, "<eos>"], ["<bos>", *target], [*target, "<eos>"]
     sides = {"encoder": (read, read), "decoder": (written, written), "cross": (predicted, read)}
     random, maps = np.random.default_rng(seed), {}
     for kind, (queries, keys) in sides.items():
-        weights = random.exponential(size=(2, 3, len(queries), len(keys))) ** 2
+        weights = random.exponential(size=(layers, heads, len(queries), len(keys))) ** 2
         weights /= weights.sum(axis=-1, keepdims=True)
-        maps[kind] = AttentionMaps(kind, [1, 2], weights, queries, keys)
+        maps[kind] = AttentionMaps(kind, [*range(1, layers + 1)], weights, queries, keys)
     steps = [[[token, 0.7], ["other", 0.2], *[["x", 0.01]] * 3] for token in predicted]
     translations = [
         {
@@ -56,7 +56,7 @@ def example(source, target, seed):
 def opened(tmp_path_factory):
     """A browser, and the page that it shows."""
     with jax.numpy_dtype_promotion("standard"):
-        task = translation({})
+        task = translation({"num_heads": 4, "encoder_layers": 2})
         model = model_data(task, random_state(task))
     path = tmp_path_factory.mktemp("page") / "page.html"
     row = {"kind": "cross", "layer": 1, "head": 1, "entropy": 0.5, "induction": ""}
@@ -176,7 +176,20 @@ def test_another_head_is_drawn(page):
     assert page.script("document.querySelector('#layers input[value=\"1\"]').checked")
 
 
+def test_all_heads_in_colours(page):
+    one = len(page.all("#links path"))
+    page.click("#colours")
+    assert "mean of the heads" in page.text("#caption")
+    colours = "[...document.querySelectorAll('#links path')].map((e) => getComputedStyle(e).stroke)"
+    found = page.script(colours)
+    assert len({*found}) == page.script("currentMap().shape[1]") and len(found) > one
+    page.click("#heads [value='0']")
+    assert not page.script("byId('colours').checked")
+    assert len({*page.script(colours)}) == 1
+
+
 def test_pointing_at_a_word(page):
+    page.click("#kinds [value=cross]")
     whole = len(page.all("#links path"))
     page.point("#queries li:nth-child(2) button")
     assert "créature is predicted from" in page.text("#caption")
@@ -190,7 +203,8 @@ def test_pointing_at_a_word(page):
 
 
 def test_keyboard(page):
-    page.script("document.querySelector('#queries button').focus()")
+    page.click("#kinds [value=cross]")
+    page.focus("#queries button")
     page.press("ARROW_DOWN", "ARROW_DOWN")
     assert "bleue is predicted from" in page.text("#caption")
     page.press("ENTER", "HOME", "ENTER", "TAB")
@@ -205,6 +219,26 @@ def test_keyboard(page):
     assert page.script("document.querySelector('#grid [tabindex=\"0\"]').dataset.head") == "2"
 
 
+def test_calculations_of_two_words_side_by_side(page):
+    numbers = (
+        "[...document.querySelectorAll('#worked .keys td:nth-child(6)')].map((e) => e.textContent)"
+    )
+    page.click("#keys [data-place='1']")
+    assert "creature (word 2) in encoder self-attention, layer 1, head 1" in page.text("#worked h3")
+    weights = page.script("[...rowOf(1)]")
+    assert page.script(numbers) == [f"{weight:.4f}" for weight in weights]
+    page.click("#heads [value='1']")
+    assert page.script(numbers) == [f"{weight:.4f}" for weight in page.script("[...rowOf(1)]")]
+    page.focus("#queries button")
+    page.press("END", "ENTER")
+    assert len(page.all("#worked article")) == 2
+    assert "tutorial, page 3: Why √d" in page.text("#worked") and not page.all("#worked a")
+    page.click("#heads [value=mean]")
+    assert "Choose one head" in page.text("#worked-note")
+    page.click("#kinds [value=cross]")
+    assert not page.one("#worked").is_displayed()
+
+
 def test_hidden_special_tokens(page):
     assert page.one("#special").size["width"] >= 24  # pixels, of WCAG 2.2
     page.click("#special")
@@ -215,16 +249,31 @@ def test_hidden_special_tokens(page):
 
 
 def test_translations_steps_movement_and_notes(page):
+    page.click("#kinds [value=cross]")
     page.click("#tab-translations")
     assert len(page.all(".translations [type=radio]")) == 2
     assert page.all(".translations tr:nth-child(1) :checked")
-    assert "créature 70 %créature 70 %other 20 %" in page.text(".step:nth-child(2)")
+    assert "créature" in page.text(".step:nth-child(2)")
     page.point(".step:nth-child(2)")
     assert "créature is predicted from" in page.text("#caption")
     page.click("#tab-movement")
     assert "0.50" in page.text("#panel tbody td")
     page.click("#tab-notes")
-    assert "a note <i>" in page.text("#panel") and "1/255" in page.text("#panel")
+    assert "a note <i>" in page.text("#panel") and "float16" in page.text("#panel")
+
+
+def test_sampling(page):
+    page.click("#tab-translations")
+    bars = len(page.all(".step:nth-child(1) .bar"))
+    page.browser.execute_script(
+        "const [, topK] = document.querySelectorAll('[type=range]'); topK.value = 2;"
+        "topK.dispatchEvent(new Event('input'))"
+    )
+    assert len(page.all(".step:nth-child(1) .bar")) == 2 < bars
+    page.click("#by-chance")
+    assert "(by chance)" in page.text(".translations tr:nth-child(3)")
+    assert page.all(".translations tr:nth-child(3) :checked")
+    assert page.script("document.activeElement.id") == "by-chance"
 
 
 def test_typed_sentence(page):
@@ -234,6 +283,7 @@ def test_typed_sentence(page):
     assert page.text("#reading").startswith("Zoe visits the blorp → ")
     rows = page.script("[...rowOf(0)].reduce((sum, weight) => sum + weight)")
     assert abs(rows - 1) < 1e-5
+    page.click("#kinds [value=cross]")
     before = page.text("#queries")
     page.click("#tab-translations")
     page.click("tr:nth-child(2) [type=radio]")

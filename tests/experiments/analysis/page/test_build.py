@@ -24,7 +24,7 @@ def test_page_contains_its_scripts_and_data(tmp_path):
     assert text == (tmp_path / "b").read_text()
     data, *scripts = re.findall(r"<script[^>]*>(.*?)</script>", text, re.DOTALL)
     assert json.loads(data) == DATA and data.isascii()
-    assert len(scripts) == len(SCRIPTS)
+    assert len(scripts) == 1 + len(SCRIPTS)  # the grid of `attention.show` comes first
     assert "<title>a &lt;b&gt;&amp;</title>" in text and "<b>" not in text
     (style,) = re.findall(r"<style>(.*?)</style>", text, re.DOTALL)
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)[1].replace("&#39;", "'")

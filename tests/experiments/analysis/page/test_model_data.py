@@ -5,14 +5,20 @@ import os
 import random
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
+from attention import attend
+from attention.modules.attention import Attention
 from attention.modules.layers import Norm
+from attention.modules.transformer import Residual
 from configs import char_lm, masked_lm, multi30k, toy_translation
 from experiments.analysis.page.example_data import distances, map_data
 from experiments.analysis.page.model_data import (
@@ -100,6 +106,14 @@ def language_model(model):
     return LanguageModeling(Config.read(config.to_dict()), tokenizers)
 
 
+def masked_model():
+    config = masked_lm.get_config("tiny")
+    config.model = config.model.to_dict() | SMALL
+    del config.model.decoder_layers
+    tokenizers = Tokenizers(WordTokenizer((*SPECIALS, *SOURCE), WORDS), None)
+    return MaskedLanguageModeling(Config.read(config.to_dict()), tokenizers)
+
+
 def random_state(task, scale=0.6):
     """Return a state with random parameters, those of norms and biases too."""
     random = np.random.default_rng(0)
@@ -114,13 +128,19 @@ def random_state(task, scale=0.6):
 def expected(task, state, source, target):
     """What JAX computes with the parameters that the page has."""
     example = task.example(state, source, target)
-    rounded = jax.tree.map(lambda x: x.astype("float16").astype("float32"), state.parameters)
-    (seen,) = task.collector(rounded, [example])
+    parameters = jax.tree.map(lambda x: x.astype("float16").astype("float32"), state.parameters)
+    (seen,) = task.collector(parameters, [example])
     read = {stack: ids.tolist() for stack, ids in example.inputs.items()}
-    written = read["decoder"] if "encoder" not in read else [*read["decoder"][1:], EOS]
+    written = read.get("decoder", [])
+    written = [*written[1:], EOS] if "encoder" in read and written else written
+    inputs = {stack: jnp.asarray(ids)[None] for stack, ids in example.inputs.items()}
+    lengths = {stack: jnp.array([ids.shape[1]], jnp.int32) for stack, ids in inputs.items()}
+    model = nnx.merge(task.learner.definition, jax.tree.map(jnp.asarray, parameters))
+    last = min(seen.logits)  # the decoder, if there is one
     return {
         **{"source": read.get("encoder", []), "target": written},
-        "logits": seen.logits["decoder"][: len(written)].tolist(),
+        "steps": steps_of(lambda: task.attended(model, inputs, lengths)),
+        "logits": seen.logits[last][: len(read[last])].tolist(),
         "predicted": [*example.predicted],
         "stacks": {stack: {"labels": [*labels]} for stack, labels in example.labels.items()},
         "maps": {
@@ -131,6 +151,33 @@ def expected(task, state, source, target):
     }
 
 
+def steps_of(run):
+    """The arrays of each attention layer, in the order in which they are computed."""
+    found, of_layer, of_residual = [], Attention._attend, Residual.__call__
+
+    def recording_attend(*arrays, **options):
+        output = attend(*arrays, **options)
+        found.append(dict(zip(("query", "key", "value", "sum"), (*arrays, output), strict=True)))
+        return output
+
+    def recording_layer(layer, context, *arrays, **options):
+        output = of_layer(layer, replace(context, attend=recording_attend), *arrays, **options)
+        found[-1]["written"] = output.features
+        return output
+
+    def recording_residual(part, inputs, *, context):
+        output = of_residual(part, inputs, context=context)
+        if isinstance(part.sublayer, Attention):
+            found[-1] |= {"vector": inputs, "result": output.features}
+        return output
+
+    with pytest.MonkeyPatch.context() as patch, jax.disable_jit():
+        patch.setattr(Attention, "_attend", recording_layer)
+        patch.setattr(Residual, "__call__", recording_residual)
+        run()
+    return [{name: array[0].tolist() for name, array in each.items()} for each in found]
+
+
 def typed(task, text):
     """What a person's text is, as `readText` returns it."""
     is_alone = isinstance(task, LanguageModeling)
@@ -139,15 +186,21 @@ def typed(task, text):
     longest = task.config.model.max_length - len(begin) - len(end)
     found = {"text": text, "ids": [], "labels": [], "unknown": [], "problem": ""}
     try:
-        sentence = read_sentence(tokenizer, text, longest=longest)
+        sentence = read_sentence(tokenizer, text, longest=longest, gap=getattr(task, "gap", None))
     except ValueError as error:
         known = ("no word", "empty", "at most", "text that was learned")
         return found | {"problem": next(each for each in known if each in str(error))}
     return found | {
         "ids": [*begin, *sentence.ids, *end],
-        "labels": [*begin, *sentence.tokens(tokenizer), *(SPECIALS[each] for each in end)],
+        "labels": [*begin, *labels(task, sentence), *(SPECIALS[each] for each in end)],
         "unknown": [*sentence.unknown],
     }
+
+
+def labels(task, sentence):
+    gap = getattr(task, "gap", None)
+    gaps = {place: "_" for place, number in enumerate(sentence.ids) if number == gap}
+    return sentence._replace(unknown={**sentence.unknown, **gaps}).tokens(task.tokenizers.source)
 
 
 @pytest.fixture(scope="module")
@@ -158,6 +211,7 @@ def written(tmp_path_factory, subwords):
             "transformer": (translation(TRANSFORMER), "Zoe visits the Afrique", "un trois deux"),
             "llama": (translation(LLAMA | {"max_length": 70}, subwords), "the boy", "then toys"),
             "gpt": (language_model(GPT), "abc xy abc", ""),
+            "bert": (masked_model(), "the _ visits _", None),
         }
         content = {}
         for name, (task, source, target) in cases.items():
@@ -174,7 +228,7 @@ def written(tmp_path_factory, subwords):
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs Node")
-@pytest.mark.parametrize("name", ["arrays", "model", "decode", "tokens", "views"])
+@pytest.mark.parametrize("name", ["arrays", "model", "calculation", "decode", "tokens", "views"])
 def test_scripts(written, name):
     environment = os.environ | {"PAGE_MODELS": str(written)}
     command = ["node", "--test", str(Path(__file__).with_name(f"{name}.test.js"))]
@@ -197,10 +251,14 @@ def test_models_that_the_page_does_not_run(make, scale, reason):
         model_data(task := make(), random_state(task, scale))
 
 
-def test_task_that_the_page_does_not_run():
-    config = Config.read(masked_lm.get_config("tiny").to_dict())
-    with pytest.raises(NotInPageError, match="task=masked_language_model"):
-        model_data(MaskedLanguageModeling(config, None), None)
+def test_tasks_and_sizes_that_the_page_does_not_run():
+    other = SimpleNamespace(config=SimpleNamespace(task="text_classification"))
+    with pytest.raises(NotInPageError, match="task=text_classification"):
+        model_data(other, None)
+    task = translation({"hidden": 200_000})
+    state = SimpleNamespace(parameters=task.learner.abstract_state.parameters)
+    with pytest.raises(NotInPageError, match="at most 4,000,000 parameters, and this one has"):
+        model_data(task, state)
 
 
 def test_attributes_that_the_page_does_not_read():

@@ -55,12 +55,12 @@ test('a text that the page cannot split', () => {
 });
 
 test('unknown words are copied to the places that attend to them most', () => {
-  const layer = { type: 'CrossAttention', scale: 5, softcap: null };
+  const part = { sublayer: { type: 'CrossAttention', scale: 5, softcap: null } };
   const key = [[[1, 0], [0, 1], [0, 0]]];
   const memory = { query: [[[0.9, 1], [-0.1, -0.1], [0, 1]]], key };
   const pass = {
     maps: { cross: { shape: [1, 1, 3, 3] } },
-    attention: { cross: [{ stack: {}, layer, memory }] },
+    attention: { cross: [{ stack: {}, part, memory }] },
     predicted: ['Afrique', 'visite', '<eos>'],
   };
   const read = { labels: ['Zoe', 'Mali', '<eos>'], unknown: [0, 1] };

@@ -6,9 +6,11 @@ const path = require('node:path');
 const test = require('node:test');
 const vm = require('node:vm');
 
-const FILE = path.join(__dirname, '../../../../experiments/analysis/page/maps.js');
+const ROOT = path.join(__dirname, '../../../..');
 const views = vm.createContext({ atob });
-vm.runInContext(fs.readFileSync(FILE, 'utf8'), views);
+for (const name of ['attention/show.js', 'experiments/analysis/page/maps.js']) {
+  vm.runInContext(fs.readFileSync(path.join(ROOT, name), 'utf8'), views);
+}
 const plain = (value) => JSON.parse(JSON.stringify([...value]));
 
 // Two layers of two heads; one query attends to two keys.
@@ -30,9 +32,8 @@ test('row of a head, and mean and maximum of the heads', () => {
 });
 
 test('rows that are not stored are computed', () => {
-  views.rowOfWeights = (...given) => given;
-  const computed = { shape: [1, 2, 1, 2], weights: null, pass: 'p', kind: 'cross' };
-  assert.deepStrictEqual(plain(views.rowOfMap(computed, 0, 1, 3)), ['p', 'cross', 0, 1, 3]);
+  const computed = { shape: [1, 2, 1, 2], weights: null, compute: (...given) => given };
+  assert.deepStrictEqual(plain(views.rowOfMap(computed, 0, 1, 3)), [0, 1, 3]);
 });
 
 test('rows of hidden tokens and of the maximum do not sum to 1', () => {
