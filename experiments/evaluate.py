@@ -37,12 +37,8 @@ def evaluate(
     of the run, the fields that have changed, as "test@test_2017" or "test@num_beams=5". If that is
     the label of a third text, digits of the fingerprint follow, as "test@test_2017-1f0c9a".
 
-    Args:
-        config: of the run, or with other data or decoding.
-        workdir: of the run.
-        cache: where generated data is kept.
-        split: measured alone; all test splits by default.
-        against: another run, whose translations are compared with these.
+    `config` is that of the run, or has other data or decoding. One split is measured alone; by
+    default all test splits are. The translations of `against`, another run, are compared with them.
 
     Raises:
         UsageError: data without this split, a text that has changed although its name has not, or

@@ -24,19 +24,12 @@ CLASSES = Words(WHOLE)  # each target is one class
 
 
 class LabelledBatch(NamedTuple):
-    """Inputs and their classes; missing rows do not count.
+    """Inputs and their classes; missing rows do not count."""
 
-    Attributes:
-        inputs: ids `[B, S]`, padded; or images `[B, height, width, channels]`.
-        lengths: `[B]`, number of valid ids; None for images.
-        labels: `[B]`, the classes.
-        counted: `[B]` bool.
-    """
-
-    inputs: np.ndarray
-    lengths: np.ndarray | None
-    labels: np.ndarray
-    counted: np.ndarray
+    inputs: np.ndarray  # ids `[B, S]`, padded; or images `[B, height, width, channels]`
+    lengths: np.ndarray | None  # `[B]`, number of valid ids; None for images
+    labels: np.ndarray  # `[B]`, the classes
+    counted: np.ndarray  # `[B]` bool
 
 
 @task(

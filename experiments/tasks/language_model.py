@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
@@ -93,31 +94,20 @@ class LanguageModeling(Task[TextBatch | PackedBatch]):
         self, model: LanguageModel, batch: TextBatch | PackedBatch, rng: Array | None
     ) -> Losses:
         """As in `Task`."""
-        mask = positions = lengths = None
+        options: dict[str, Any] = {"rng": rng, **self.on_mesh}
         if self.config.model.experts is not None:  # which padding, also that of rows, must not use
-            lengths = jnp.sum(batch.counted, axis=-1, dtype=jnp.int32)
+            options["lengths"] = jnp.sum(batch.counted, axis=-1, dtype=jnp.int32)
         if isinstance(batch, PackedBatch):  # texts of a row do not attend to each other
-            mask, positions = masks.segments(batch.segments), batch.positions
-        output = model(
-            batch.inputs,
-            mask=mask,
-            lengths=lengths,
-            embedding_positions=positions,
-            rng=rng,
-            **self.on_mesh,
-        )
+            mask = masks.segments(batch.segments)
+            options |= {"mask": mask, "embedding_positions": batch.positions}
+        output = model(batch.inputs, **options)
         objective = self.objective(training=rng is not None)
         return objective(output.logits, batch.labels, batch.counted), output.losses
 
     @property
     def begin(self) -> tuple[int, ...]:
-        """Ids before each prompt."""
+        """Ids before each prompt; texts that have a begin have an end too."""
         return () if self.source.is_running else (BOS,)
-
-    @property
-    def end(self) -> tuple[int, ...]:
-        """Ids that end a continuation."""
-        return () if self.source.is_running else (EOS,)
 
     def read(self, line: str) -> Sentence:
         """Read a prompt; one without room for its continuation is a ValueError."""
@@ -137,7 +127,7 @@ class LanguageModeling(Task[TextBatch | PackedBatch]):
             ids = [*self.begin, *sentence.ids]
             prompt = sentence.text.strip() if self.begin else sentence.text  # as it is read
             options = sampling(self.config.decoding) | {
-                "stop": self.end,
+                "stop": EOS if self.begin else (),
                 "tokenizer": Continuation(tokenizer, tuple(ids)),
                 "buckets": (self._prompt_size(sentence),),
             }
@@ -168,8 +158,9 @@ class LanguageModeling(Task[TextBatch | PackedBatch]):
         tokenizer, longest = self.tokenizers.source, self.config.model.max_length
         room = min(CONTINUED, self.config.decoding.max_tokens, longest - len(ids))
         if target is None and room > 0:
-            options = {"max_tokens": room, "stop": self.end, "buckets": (longest - room,)}
-            output = generate(self._model(state), [ids], compile=compiled, **options)
+            options = sampling(replace(self.config.decoding, strategy="greedy", max_tokens=room))
+            options |= {"stop": EOS if self.begin else (), "buckets": (longest - room,)}
+            output = generate(self._model(state), [ids], **options)
             more = output.tokens[0, : int(output.lengths[0])].tolist()
         return Example(
             {"decoder": np.array([*ids, *more])},
@@ -225,15 +216,10 @@ def continuation(
 
 
 class Continuation(NamedTuple):
-    """Decodes what follows a prompt, which may begin with a blank or inside of a word.
+    """Decodes what follows a prompt, which may begin with a blank or inside of a word."""
 
-    Attributes:
-        tokenizer: of the model.
-        prompt: its ids.
-    """
-
-    tokenizer: Tokenizer
-    prompt: tuple[int, ...]
+    tokenizer: Tokenizer  # of the model
+    prompt: tuple[int, ...]  # its ids
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text that the ids add to the prompt."""

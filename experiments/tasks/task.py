@@ -49,7 +49,8 @@ TEXTS = {"text", "characters"}  # kinds of examples without a target
 Batch = TypeVar("Batch")
 Examples = TextStore | ImageStore
 Ids = IdStore | EncodedExamples[EncodedPair]
-Losses = tuple[TokenLosses, Mapping[str, Array]]
+Arrays = Mapping[str, Array]
+Losses = tuple[TokenLosses, Arrays]
 Scores = dict[str, dict[str, Any]]  # by the name of a split, or of a part of it
 
 
@@ -59,26 +60,19 @@ class Task(ABC, Generic[Batch]):
     Nothing is read and no parameter is allocated before it is used.
 
     Attributes:
-        parts: types of the config, as it was registered.
-        sides: of an example that have tokens: 0 is the source, 1 the target.
-        ends: number of tokens that the model reads after each text.
-        only_test: whether other test splits than "test" are not measured.
-        has_perplexity: whether the loss is that of a distribution over tokens.
-        config: of the run.
+        config, tokenizers, splits: of the run; the splits as they were read.
         source: the dataset.
-        tokenizers: of both sides.
-        splits: the data as it was read.
         test_splits: splits that a trained model is measured on.
         known_splits: all splits that are read.
         objective: `(*, training) -> (logits, labels, counts) -> TokenLosses`, for the loss that
             `train.loss` names; see `experiments.losses.objective`.
     """
 
-    parts: ClassVar[TaskParts]
-    sides: ClassVar[tuple[int, ...]] = (0,)
-    ends: ClassVar[int] = 1
-    only_test: ClassVar[bool] = False
-    has_perplexity: ClassVar[bool] = True
+    parts: ClassVar[TaskParts]  # types of the config, as it was registered
+    sides: ClassVar[tuple[int, ...]] = (0,)  # that have tokens: 0 is the source, 1 the target
+    ends: ClassVar[int] = 1  # number of tokens that the model reads after each text
+    only_test: ClassVar[bool] = False  # whether other test splits than "test" are not measured
+    has_perplexity: ClassVar[bool] = True  # whether the loss is of a distribution over tokens
 
     def __init__(
         self, config: Config, tokenizers: Tokenizers, splits: Splits | None = None
@@ -185,29 +179,25 @@ class Task(ABC, Generic[Batch]):
         raise UsageError(f"{self.config.task} has no attention to explain")
 
     def attended(
-        self,
-        model: nnx.Module,
-        inputs: Mapping[str, Array],
-        lengths: Mapping[str, Array],
-        returning: Sequence[str] = (),
+        self, model: nnx.Module, inputs: Arrays, lengths: Arrays, returning: Sequence[str] = ()
     ) -> Mapping[str, Output]:
         """Return the output of each stack, without dropout; `returning` as in `Context`.
 
         By stack, `inputs` of `example` are `[B, T]`, padded, and `lengths` the valid tokens `[B]`.
         """
-        if "encoder" not in inputs:  # padding follows the tokens, so no token attends to it
-            return {"decoder": model(inputs["decoder"], returning=returning)}
-        read, valid = inputs["encoder"], lengths["encoder"]
-        if "decoder" not in inputs:
+        read, valid = inputs.get("encoder"), lengths.get("encoder")
+        written = inputs.get("decoder")
+        if read is None:  # padding follows the tokens, so no token attends to it
+            return {"decoder": model(written, returning=returning)}
+        if written is None:
             valid = valid if read.ndim == 2 else None  # images have no padding
             return {"encoder": model(read, lengths=valid, returning=returning)}
         mask = masks.lengths(valid)
         encoded = model.encode(read, mask=mask, returning=returning)
-        decoded = model.decode(
-            inputs["decoder"], encoded.features, encoder_mask=mask, returning=returning
-        )
-        logits = model.logits(decoded.features)
-        return {"encoder": encoded, "decoder": decoded._replace(logits=logits)}
+        options = {"encoder_mask": mask, "returning": returning}
+        decoded = model.decode(written, encoded.features, **options)
+        decoded = decoded._replace(logits=model.logits(decoded.features))
+        return {"encoder": encoded, "decoder": decoded}
 
     @cached_property
     def collector(self) -> Collector:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from operator import itemgetter
 from typing import Any
 
 import jax
@@ -28,14 +27,7 @@ from experiments.config.parts import (
 from experiments.data.packing import Batch, PackedPairs, row_lengths
 from experiments.data.pipeline import Buckets, PackedRows, ShuffledBatches, SortedBatches
 from experiments.data.subwords import PairDropout
-from experiments.data.tokenizers import (
-    BOS,
-    EOS,
-    PAD,
-    SPECIALS,
-    EncodedExamples,
-    EncodedPair,
-)
+from experiments.data.tokenizers import BOS, EOS, PAD, SPECIALS, EncodedExamples, EncodedPair
 from experiments.data.toy_language.phenomena import by_phenomenon
 from experiments.errors import UsageError
 from experiments.files import split_lines
@@ -123,9 +115,8 @@ class Translation(Task[Batch | PackedPairs]):
     def measure(self, state: TrainState, split: str) -> tuple[Scores, list[str]]:
         """Measure loss and translations, and of the toy test split the phenomena too.
 
-        Where tokens are not words, perplexity is given per word too, its ends included: the fewer
-        words a token is, the lower its own perplexity. With subwords that per word is an upper
-        bound, for a word has other segmentations too.
+        Perplexity per word, ends included, compares models whose tokens differ. With subwords it is
+        an upper bound, for a word has other segmentations too.
         """
         answers, (scores, _) = self.answer_split(state, split), super().measure(state, split)
         _, targets, _ = zip(*self.examples(split), strict=True)
@@ -253,11 +244,8 @@ class Translation(Task[Batch | PackedPairs]):
         sources = [sentence.ids for sentence in sentences]
         output = self._generate(parameters, sources, decoding, batch_size, aligns=self.aligns)
         return [
-            [
-                self._hypothesis(sentence, jax.tree.map(itemgetter((row, n)), output))
-                for n in np.flatnonzero(output.lengths[row])
-            ]
-            for row, sentence in enumerate(sentences)
+            [self._hypothesis(sentence, output, (row, n)) for n in np.flatnonzero(lengths)]
+            for row, (sentence, lengths) in enumerate(zip(sentences, output.lengths, strict=True))
         ]
 
     def _generate(
@@ -305,26 +293,28 @@ class Translation(Task[Batch | PackedPairs]):
 
         Weights of cross-attention are `[T, S]`; unknown words are by source place.
         """
-        tokenizer = self.tokenizers.target
+        tokenizer, text = self.tokenizers.target, self._text(ids)
         tokens = [tokenizer.token(number) for number in ids]
-        if not unknown:
-            return tokens, self._text(ids)
-        written = len(ids) - (ids[-1] == EOS)
-        copies, rest = copy_words(weights[:written, :-1], unknown)
-        tokens = [copies.get(place, token) for place, token in enumerate(tokens)]
-        return tokens, tokenizer.tokens.detokenize([*tokens[:written], *rest])
+        if unknown:
+            written = len(ids) - (ids[-1] == EOS)
+            copies, rest = copy_words(weights[:written, :-1], unknown)
+            tokens = [copies.get(place, token) for place, token in enumerate(tokens)]
+            text = tokenizer.tokens.detokenize([*tokens[:written], *rest])
+        return tokens, text
 
-    def _hypothesis(self, sentence: Sentence, output: GenerationOutput) -> dict[str, Any]:
-        valid = slice(int(output.lengths))
+    def _hypothesis(
+        self, sentence: Sentence, output: GenerationOutput, at: tuple[int, int]
+    ) -> dict[str, Any]:
+        valid = (*at, slice(output.lengths[at]))
         ids, log_probs = output.tokens[valid].tolist(), output.log_probs[valid]
-        weights = np.zeros((0, 0))
-        if output.observed is not None:  # without the padding of the source
-            weights = output.observed[valid, : len(sentence.ids) + 1]
-        tokens, text = self.with_copies(ids, weights, sentence.unknown if self.aligns else {})
+        weights, unknown = np.zeros((0, 0)), {}
+        if self.aligns:  # without the padding of the source
+            weights, unknown = output.observed[valid][:, : len(sentence.ids) + 1], sentence.unknown
+        tokens, text = self.with_copies(ids, weights, unknown)
         confidence = float(np.exp(np.mean(log_probs)))
         return {
             "text": text,
-            "score": float(output.scores),
+            "score": float(output.scores[at]),
             "confidence": confidence,
             "is_uncertain": confidence < LOW_CONFIDENCE,
             "ids": ids,
