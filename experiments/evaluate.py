@@ -21,7 +21,6 @@ from experiments.workdir import Workdir
 BOOTSTRAP = "paired bootstrap over sentences; it ignores the variance between seeds"
 # Fields of `decoding` that do not change a translation.
 WITHOUT_EFFECT_ON_OUTPUT = {"hypotheses", "n_best", "metrics"}
-NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 def evaluate(
@@ -51,9 +50,9 @@ def evaluate(
     names = task.test_splits if split is None else (split,)
     if workdir.results.exists():
         workdir.load_results()  # a damaged file is reported before anything is measured
-    known, labels, texts = workdir.load_fingerprints(), {}, {}
-    settings = {name: changed_settings(task, workdir, name, known) for name in names}
-    for name, changes in settings.items():
+    known, labels, texts, settings = workdir.load_fingerprints(), {}, {}, {}
+    for name in names:
+        settings[name] = changes = changed_settings(task, workdir, name, known)
         text, label = task.splits[name].fingerprint, _label(name, changes)
         if not any(field.startswith("data.") for field in changes):
             texts[name] = text
@@ -124,8 +123,8 @@ def measure(
     workdir: Workdir,
     trained: Trained,
     labels: Mapping[str, str],
-    settings: Mapping[str, Mapping[str, Any]] = NOTHING,
-    others: Mapping[str, dict[str, Any]] = NOTHING,
+    settings: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+    others: Mapping[str, dict[str, Any]] = MappingProxyType({}),
 ) -> None:
     """Measure a model on some splits, and write and print what it achieves.
 

@@ -32,7 +32,6 @@ DRAWN = 3  # examples of a file or a split that are drawn
 MEASURED = 100  # examples in the table of heads
 EXPLAINED = 30  # short examples of a split in the table of agreement
 IN_PAGE = 20  # examples of a file or a split that are in its page
-BATCH_SIZE = 20  # examples of a pass
 
 
 class Inputs(NamedTuple):
@@ -161,11 +160,7 @@ def read_file(run: Run, folder: Path, path: Path, gold: Path | None, gold_first:
 
 
 def draw(
-    run: Run,
-    inputs: Inputs,
-    page: Sequence[Mapping[str, Any]],
-    layer: int | None,
-    head: int | None,
+    run: Run, inputs: Inputs, page: Sequence[Mapping[str, Any]], layer: int | None, head: int | None
 ) -> list[Attended]:
     """Draw and return the attention of examples, each in a folder; `page` has their texts."""
     passes = [*run.task.collector(run.state.parameters, inputs.drawn)]
@@ -204,7 +199,7 @@ def measure_heads(run: Run, inputs: Inputs) -> list[dict[str, Any]]:
     for name, measured in (("heads", run.state), ("heads_untrained", task.learner.initial_state())):
         print(f"measuring {name} over {len(examples)} examples of {inputs.folder.name}", flush=True)
         repeated = next(task.collector(measured.parameters, [block])) if block else None
-        passes = task.collector(measured.parameters, examples, batch_size=BATCH_SIZE)
+        passes = task.collector(measured.parameters, examples, batch_size=alignment.BATCH_SIZE)
         tables[name] = heads_table(passes, block, repeated)
         write_table(inputs.folder / name, tables[name], 2)
     return tables["heads"]

@@ -135,16 +135,14 @@ def _load(folder: Path) -> tuple[Any, Any, dict[str, Any]]:
         from attention.weights import load, load_tokenizer
         from attention.weights.files import read_json
     except ModuleNotFoundError as error:
-        needs = 'reading weights needs an extra: pip install ".[weights]"'
-        raise UsageError(needs) from error
+        raise UsageError('reading weights needs an extra: pip install ".[weights]"') from error
+    path = folder / "generation_config.json"
     try:
         model = load(folder, scan=False)
         if not hasattr(model, "prefill"):
-            name = type(model).__name__
-            raise ValueError(f"{folder} contains a {name}, which generates no text")
-        tokenizer = load_tokenizer(folder)
-        path = folder / "generation_config.json"
-        fields = read_json(path) if path.is_file() else {}
+            kind = type(model).__name__
+            raise ValueError(f"{folder} contains a {kind}, which generates no text")
+        tokenizer, fields = load_tokenizer(folder), read_json(path) if path.is_file() else {}
     except (ValueError, FileNotFoundError) as error:
         raise UsageError(str(error)) from error
     own = {name: value for name, value in fields.items() if value is not None}

@@ -30,12 +30,7 @@ BEST = 5  # words that are listed for a gap
 
 @task(
     "masked_language_model",
-    TaskParts(
-        reads=("text",),
-        models={"transformer": EncoderModel},
-        batch=SentenceBatchPart,
-        train=LabelTrainPart,
-    ),
+    TaskParts(("text",), {"transformer": EncoderModel}, SentenceBatchPart, LabelTrainPart),
 )
 class MaskedLanguageModeling(Task[MaskedBatch]):
     """An encoder that reads the sources of examples, with gaps in them."""

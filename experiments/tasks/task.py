@@ -264,9 +264,8 @@ class Task(ABC, Generic[Batch]):
         lines, examples = [], self.examples("validation")[:SAMPLED]
         answers = self.answer_split(state, "validation", SAMPLED)
         for (source, target, _), answer in zip(examples, answers, strict=True):
-            mark = "=" if answer == target else "≠"
             lines += [] if self.source.has_images else [f"  {source}"]
-            lines += [f"  → {answer}", f"  {mark} {target}"]
+            lines += [f"  → {answer}", f"  {'=' if answer == target else '≠'} {target}"]
         return "\n".join(lines)
 
     def answer_scores(
@@ -337,10 +336,10 @@ class Task(ABC, Generic[Batch]):
             return examples, store(examples)
         if lengths.max() > longest:
             text = examples[int(lengths.argmax())].source
+            hint = ", or leave such pairs out by data.faults=drop" if may_drop else ""
             raise UsageError(
                 f"the {split} split needs {lengths.max()} positions, for {text[:40]!r}: raise "
-                f"model.max_length={longest}"
-                + (", or leave such pairs out by data.faults=drop" if may_drop else "")
+                f"model.max_length={longest}{hint}"
             )
         return examples, ids
 

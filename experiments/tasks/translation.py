@@ -39,6 +39,7 @@ from experiments.tasks.prediction import Prediction, Sentence, read_sentence
 from experiments.tasks.task import Losses, Scores, Task, perplexity
 from experiments.workdir import Workdir
 
+Sources = Sequence[Sequence[int]]
 ARCHITECTURES = {"transformer": EncoderDecoder, "recurrent": RecurrentEncoderDecoder}
 REDRAWN = 8_192  # examples that subword dropout segments at once, some seconds before they are used
 LOW_CONFIDENCE = 0.5  # a translation below it is marked
@@ -139,9 +140,8 @@ class Translation(Task[Batch | PackedPairs]):
     def example(self, state: TrainState, source: str, target: str | None = None) -> Example:
         """As in `Task`; the target is the translation of the model if None."""
         if target is None:
-            ids = [self.read(source).ids]
-            (said,) = self.translate_ids(state.parameters, ids, batch_size=1)
-            return self.translated(source, said)
+            (ids,) = self.translate_ids(state.parameters, [self.read(source).ids])
+            return self.translated(source, ids)
         if not target.strip():
             return self.translated(source, [EOS])
         longest = self.config.model.max_length - 1
@@ -196,10 +196,8 @@ class Translation(Task[Batch | PackedPairs]):
 
     def answers(self, state: TrainState, inputs: Sequence[Sentence]) -> Iterator[Prediction]:
         """Translate sentences; unknown words are copied, if the model attends to the source."""
-        # Programs for other numbers would be compiled anew, but a person waits for one sentence.
-        size = 1 if len(inputs) == 1 else None
         tokenizer, decoding = self.tokenizers.source, self.config.decoding
-        every = self.hypotheses(state.parameters, inputs, decoding, batch_size=size)
+        every = self.hypotheses(state.parameters, inputs, decoding)
         for sentence, ranked in zip(inputs, every, strict=True):
             details = {
                 "source": [*sentence.tokens(tokenizer), tokenizer.token(EOS)],
@@ -210,27 +208,13 @@ class Translation(Task[Batch | PackedPairs]):
             texts = [best["text"] for best in ranked[:1]]
             yield Prediction(texts, lambda details=details: details, note)
 
-    def translate_ids(
-        self,
-        parameters: nnx.State,
-        sources: Sequence[Sequence[int]],
-        *,
-        batch_size: int | None = None,
-    ) -> list[np.ndarray]:
-        """Translate lists of ids without their ends; translations that have an end contain it.
-
-        By default as many at once as `decoding.hypotheses` has room for.
-        """
-        output = self._generate(parameters, sources, self.config.decoding, batch_size)
+    def translate_ids(self, parameters: nnx.State, sources: Sources) -> list[np.ndarray]:
+        """Translate lists of ids without their ends; translations that have an end contain it."""
+        output = self._generate(parameters, sources, self.config.decoding, aligns=False)
         return [ids[0, : n[0]] for ids, n in zip(output.tokens, output.lengths, strict=True)]
 
     def hypotheses(
-        self,
-        parameters: nnx.State,
-        sentences: Sequence[Sentence],
-        decoding: SearchPart,
-        *,
-        batch_size: int | None = None,
+        self, parameters: nnx.State, sentences: Sequence[Sentence], decoding: SearchPart
     ) -> list[list[dict[str, Any]]]:
         """Return the best translations of each sentence, best first.
 
@@ -242,20 +226,14 @@ class Translation(Task[Batch | PackedPairs]):
         each token the index of the source token with the largest weight, [] without attention.
         """
         sources = [sentence.ids for sentence in sentences]
-        output = self._generate(parameters, sources, decoding, batch_size, aligns=self.aligns)
+        output = self._generate(parameters, sources, decoding, aligns=self.aligns)
         return [
             [self._hypothesis(sentence, output, (row, n)) for n in np.flatnonzero(lengths)]
             for row, (sentence, lengths) in enumerate(zip(sentences, output.lengths, strict=True))
         ]
 
     def _generate(
-        self,
-        parameters: nnx.State,
-        sources: Sequence[Sequence[int]],
-        decoding: SearchPart,
-        slots: int | None,
-        *,
-        aligns: bool = False,
+        self, parameters: nnx.State, sources: Sources, decoding: SearchPart, *, aligns: bool
     ) -> GenerationOutput:
         """Return translations `[B, n_best, T]`, with weights of source tokens if `aligns`."""
         longest, options = self.config.model.max_length, {}
@@ -266,6 +244,8 @@ class Translation(Task[Batch | PackedPairs]):
             needed = 1 + max(map(len, sources), default=0)
             lengths = [min(length for length in lengths if length >= needed)]
             options = {"returning": ("weights",), "observe": source_weights}
+        # Programs for other numbers would be compiled anew, but a person waits for one sentence.
+        slots = 1 if len(sources) == 1 else max(1, decoding.hypotheses // decoding.num_beams)
         beam = Beam(decoding.num_beams, decoding.n_best, GNMT(decoding.length_penalty))
         is_greedy = decoding.num_beams == 1
         output = generate(
@@ -275,7 +255,7 @@ class Translation(Task[Batch | PackedPairs]):
             max_tokens=longest,
             stop=EOS,
             start=BOS,
-            slots=slots or max(1, decoding.hypotheses // decoding.num_beams),
+            slots=slots,
             buckets=lengths,
             compile=by_rows,
             **options,

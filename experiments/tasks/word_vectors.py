@@ -44,12 +44,7 @@ class SkipGram(nnx.Module):
 
 @task(
     "word_vectors",
-    TaskParts(
-        reads=("text",),
-        models={"skip_gram": SkipGramModel},
-        batch=SkipGramBatchPart,
-        train=TrainPart,
-    ),
+    TaskParts(("text",), {"skip_gram": SkipGramModel}, SkipGramBatchPart, TrainPart),
 )
 class WordVectors(Task[SkipGramBatch]):
     """Skip-grams with negative sampling of the sources of examples."""

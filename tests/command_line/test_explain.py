@@ -30,7 +30,7 @@ def run_explain(made, run_command, monkeypatch):
     monkeypatch.setattr(figures, "save", lambda *_: None)
     monkeypatch.setattr(attribution, "NODES", 2)
     monkeypatch.setattr(collect, "SHORTEST", SMALL["model.max_length"])
-    monkeypatch.setattr(alignment, "BATCH_SIZE", command.BATCH_SIZE)
+    monkeypatch.setattr(alignment, "BATCH_SIZE", 20)
     return lambda *flags: run_command(
         "--mode=explain", f"--cache={made.parent / 'cache'}", *flags, workdir=made
     )

@@ -41,7 +41,7 @@ def test_ctranslate_finds_the_translations_of_greedy_search(tmp_path):
     task = TASKS["translation"].prepare(Config.read(tree), tmp_path)
     parameters = task.learner.initial_state().parameters
     sources = [pair.source for pair in task.ids("test")][:8]
-    ours = task.translate_ids(parameters, sources, batch_size=8)
+    ours = task.translate_ids(parameters, sources)
     model = nnx.merge(task.learner.definition, parameters)
     theirs = CTranslator(model, task.config.model).translate(
         [[*ids, EOS] for ids in sources], task.config.decoding

@@ -51,9 +51,9 @@ def parameters(task):
 def test_batch_equals_sentences_one_by_one(task):
     parameters = drawn(task, seed=17)  # with which translations differ
     ids = [TOKENIZERS.source.encode(sentence) for sentence in SENTENCES]
-    together = task.translate_ids(parameters, ids, batch_size=2)
+    together = task.translate_ids(parameters, ids)
     for source, target in zip(ids, together, strict=True):
-        (alone,) = task.translate_ids(parameters, [source], batch_size=2)
+        (alone,) = task.translate_ids(parameters, [source])
         np.testing.assert_array_equal(alone, target)
     assert len({*map(str, together)}) > 1
 
@@ -72,7 +72,7 @@ def test_scores_alignments_and_copies_of_hypotheses(task, parameters):
     plain, unknown = (next(task.predict(state, [line])) for line in ("b h a", "b q a"))
     assert unknown.note == "not in the vocabulary, copied: 'q'"
     hypotheses, copies = (answer.details()["translations"] for answer in (plain, unknown))
-    (best,) = task.translate_ids(parameters, [TOKENIZERS.source.encode("b h a")], batch_size=1)
+    (best,) = task.translate_ids(parameters, [TOKENIZERS.source.encode("b h a")])
     assert hypotheses[0]["ids"] == best.tolist() != hypotheses[1]["ids"]
     assert hypotheses[0]["score"] >= hypotheses[1]["score"]
     examples = [task.example(state, "b h a", " ".join(h["tokens"][:-1])) for h in hypotheses]
@@ -93,7 +93,7 @@ def test_scores_alignments_and_copies_of_hypotheses(task, parameters):
 
 def test_more_beams_than_target_tokens(task, parameters):
     decoding = replace(task.config.decoding, num_beams=20)
-    (ranked,) = task.hypotheses(parameters, [task.read("a b")], decoding, batch_size=1)
+    (ranked,) = task.hypotheses(parameters, [task.read("a b")], decoding)
     assert len({*(translation["text"] for translation in ranked)}) == 2
 
 
