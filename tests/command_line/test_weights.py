@@ -1,6 +1,5 @@
 """`run.py --mode=predict --weights=FOLDER`: text from a released checkpoint."""
 
-import contextlib
 import io
 import json
 import shutil
@@ -14,28 +13,18 @@ import pytest
 import run
 from attention.decoding import AllowedTokens
 from attention.decoding import generate as generate_ids
-from tests.command_line.command import in_repository
 
 CHECKPOINTS = "tests/fixtures/checkpoints"
 
 
 @pytest.fixture
-def generate(place, monkeypatch):
+def generate(place, capsys, monkeypatch):
     """Run the command for a checkpoint; return (exit status, standard output, standard error)."""
 
     def call(folder, *flags, given="the cat\nhello\n"):
-        arguments = [
-            f"--cache={place / 'cache'}",
-            f"--weights={Path(CHECKPOINTS) / folder}",
-            *flags,
-        ]
-        text = io.TextIOWrapper(io.BytesIO(given.encode()))
-        output, error = io.StringIO(), io.StringIO()
-        with in_repository(), pytest.MonkeyPatch.context() as patch:
-            patch.setattr("sys.stdin", text)
-            with contextlib.redirect_stdout(output), contextlib.redirect_stderr(error):
-                status = run.main(["run.py", "--mode=predict", *arguments])
-        return status, output.getvalue(), error.getvalue()
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given.encode())))
+        folders = f"--cache={place / 'cache'}", f"--weights={Path(CHECKPOINTS) / folder}"
+        return run.main(["run.py", "--mode=predict", *folders, *flags]), *capsys.readouterr()
 
     return call
 
@@ -52,17 +41,17 @@ def with_words(place, name, more=0, mark=""):
     return folder, size
 
 
-def test_greedy_decoding_and_a_beam_of_several_continue_each_line(generate):
-    few = "--config.decoding.max_tokens=4"
-    for flags in (["--config.decoding.strategy=greedy"], ["--config.decoding.num_beams=2"]):
-        status, output, error = generate("gpt2", few, *flags)
-        assert (status, error) == (0, "")
-        first, second = output.splitlines()
-        assert first.startswith("the cat") and len(first) > len("the cat")
-        assert second.startswith("hello") and len(second) > len("hello")
-    found = generate("gpt2", few, *flags, "--format=json")[1].splitlines()
-    for text, answer in zip((first, second), map(json.loads, found), strict=True):
-        assert answer["prompt"] + answer["text"] == text
+@pytest.mark.parametrize("flag", ["strategy=greedy", "num_beams=2"])
+def test_each_line_is_continued(generate, flag):
+    flags = "--config.decoding.max_tokens=4", f"--config.decoding.{flag}"
+    status, output, error = generate("gpt2", *flags)
+    assert (status, error) == (0, "")
+    answers = [
+        json.loads(line) for line in generate("gpt2", *flags, "--format=json")[1].splitlines()
+    ]
+    assert [answer["prompt"] for answer in answers] == ["the cat", "hello"]
+    for text, answer in zip(output.splitlines(), answers, strict=True):
+        assert answer["text"] and answer["prompt"] + answer["text"] == text
         assert all(0 < each <= 1 for each in answer["probabilities"])
 
 
@@ -131,5 +120,4 @@ def test_lines_that_the_model_cannot_read(generate, tmp_path):
 )
 def test_wrong_use_is_one_sentence(generate, folder, message):
     status, output, error = generate(folder)
-    assert (status, output) == (2, "")
-    assert message in error and error.count("\n") == 1
+    assert (status, output, error.count("\n")) == (2, "", 1) and message in error

@@ -30,7 +30,8 @@ def task():
         config.model.update({"width": 8, "num_heads": 2, "hidden": 12, "max_length": 9})
         config.batch.bucket_lengths = (6,)
         config.train.warmup_steps = 0
-        config.decoding.update({"num_beams": 3, "length_penalty": 0.5, "n_best": 2})
+        search = {"num_beams": 3, "length_penalty": 0.5, "n_best": 2, "hypotheses": 6}
+        config.decoding.update(search)
         return Translation(Config.read(config.to_dict()), TOKENIZERS)
 
 
@@ -99,8 +100,7 @@ def test_more_beams_than_target_tokens(task, parameters):
 
 def test_model_without_attention_reads_a_placeholder():
     config = toy_translation_rnn.get_config("tiny")
-    config.model.update({"attention": "none", "max_length": 9})
-    config.batch.bucket_lengths = (9,)
+    config.model.attention = "none"
     task = Translation(Config.read(config.to_dict()), TOKENIZERS)
     (answer,) = task.predict(task.learner.initial_state(), ["a q"])
     assert answer.note == "not in the vocabulary, read as 'h': 'q'"
