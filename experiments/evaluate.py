@@ -80,13 +80,12 @@ def changed_settings(
 
 def _label(split: str, changes: Mapping[str, Any]) -> str:
     """Return the name of a split and the changed values, as text that a file name may contain."""
-    label = split
     for name, value in sorted(changes.items()):
         shown = f"{name.rpartition('.')[2]}={value}"
         if isinstance(value, str):
             shown = Path(value).resolve().name  # as that of the folder "."
-        label += "@" + re.sub(r"[^\w.=+-]+", "_", shown)
-    return label
+        split += "@" + re.sub(r"[^\w.=+-]+", "_", shown)
+    return split
 
 
 def other_translations(
@@ -131,8 +130,7 @@ def measure(
     By split, `labels` are those in the results, and `settings` the fields of another text and other
     decoding than in the run; `others` are translations of another run by label.
     """
-    scores: dict[str, dict[str, Any]] = {}
-    rows = {}
+    scores, rows = {}, {}
     for name, label in labels.items():
         measured, answers = task.measure(trained.state, name)
         scores |= {f"{part}{label.removeprefix(name)}": own for part, own in measured.items()}

@@ -27,7 +27,6 @@ from experiments.tasks.translation import Translation
 from experiments.trained import Run
 from experiments.workdir import Workdir, origin
 
-VALIDATION = "validation"
 DRAWN = 3  # examples of a file or a split that are drawn
 MEASURED = 100  # examples in the table of heads
 EXPLAINED = 30  # short examples of a split in the table of agreement
@@ -212,7 +211,7 @@ def measure_alignment(run: Run, inputs: Inputs) -> None:
     the first half of its pairs, and the error is that on the other half.
     """
     task, state, folder = run.task, run.state, inputs.folder
-    gold, validation = inputs.gold, split_gold(task, VALIDATION)
+    gold, validation = inputs.gold, split_gold(task, "validation")
     half = 0 if inputs.split else len(gold) // 2
     if not (half or validation):
         print("words are not aligned: neither the data nor --gold has gold alignments")
@@ -223,7 +222,7 @@ def measure_alignment(run: Run, inputs: Inputs) -> None:
         first = {method: aligned[:half] for method, aligned in links.items()}
         chosen = alignment.errors(first, gold[:half])
     else:
-        pairs = task.examples(VALIDATION)
+        pairs = task.examples("validation")
         examples = [task.example(state, pair.source, pair.target) for pair in pairs]
         chosen = alignment.errors(alignment.align(task, state, examples), validation)
     if gold:

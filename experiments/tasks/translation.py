@@ -82,8 +82,8 @@ class Translation(Task[Batch | PackedPairs]):
         batch, longest = config.batch, config.model.max_length
         most = longest, longest
         if batch.packed:
-            length = batch.row_length
-            most = (length, length) if length else row_lengths(ids.lengths, longest)
+            row = batch.row_length
+            most = (row, row) if row else row_lengths(ids.lengths, longest)
             layout = PackedRows(most, batch.tokens)
         else:
             layout = Buckets([*batch.bucket_lengths, longest], batch.tokens)
@@ -92,8 +92,7 @@ class Translation(Task[Batch | PackedPairs]):
         segment = PairDropout(self.tokenizers, config.text.dropout, most)
 
         def redraw(places: np.ndarray, random: np.random.Generator) -> EncodedExamples[EncodedPair]:
-            plain = [ids[place] for place in places]
-            return segment(examples.take(places.tolist()), plain, random)
+            return segment(examples.take(places.tolist()), [ids[i] for i in places], random)
 
         return ShuffledBatches(ids, layout, seed=config.seed, block=REDRAWN, redraw=redraw)
 
@@ -124,8 +123,7 @@ class Translation(Task[Batch | PackedPairs]):
         tokens = int(self.ids(split).lengths[:, 1].sum())
         words = len(" ".join(targets).split()) + len(targets)
         if tokens != words:
-            nll = scores[split]["nll"] * tokens / words
-            scores[split] |= perplexity("word_perplexity", nll)
+            scores[split] |= perplexity("word_perplexity", scores[split]["nll"] * tokens / words)
         scores[split] |= self.answer_scores(answers, split, self.config.decoding.metrics)
         if split == "test" and self.source.has_phenomena:
             scores |= by_phenomenon([*self.examples(split)], answers)

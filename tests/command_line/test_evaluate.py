@@ -65,10 +65,9 @@ def test_scores_are_added_with_their_settings(place, own, run_command):
 def test_damaged_results_raise_before_evaluation(own, run_command):
     results, hypotheses = own / "results.json", own / "hypotheses.longer.jsonl"
     written = hypotheses.stat().st_mtime_ns
-    for text in ('{"a', "[]", '{"step": 7, "training_seconds": "long"}'):
-        results.write_text(text)
-        status, _, error = run_command("--mode=evaluate", "--split=longer", workdir=own)
-        assert (status, f"{results} cannot be read: " in error) == (2, True)
+    results.write_text('{"step": 7, "training_seconds": "long"}')
+    status, _, error = run_command("--mode=evaluate", "--split=longer", workdir=own)
+    assert (status, f"{results} cannot be read: " in error) == (2, True)
     assert hypotheses.stat().st_mtime_ns == written
 
 
@@ -117,26 +116,26 @@ class TestOtherData:
     def test_other_texts_of_one_name_have_results_of_their_own(
         self, measured, here, run_command, tmp_path, monkeypatch
     ):
-        def evaluate(folder, text):
+        def evaluate(name, text):
             """Return the labels of the results after a text was measured."""
+            folder = tmp_path / name / "mine"
+            shutil.copytree(here, folder, dirs_exist_ok=True)
             for language in ("en", "de"):
                 (folder / f"test_2016.{language}").write_text(text)
             monkeypatch.chdir(folder)
-            flags = "--mode=evaluate", "--config.data.path=."
-            status, _, error = run_command(*flags, workdir=measured)
+            status, _, error = run_command(
+                "--mode=evaluate", "--config.data.path=.", workdir=measured
+            )
             assert (status, error) == (0, "")
             return [*read_results(measured)["splits"]]
 
-        first, second = (
-            Path(shutil.copytree(here, tmp_path / place / "mine")) for place in ("a", "b")
-        )
-        assert evaluate(first, "eins\n") == ["test", "test@mine"]
-        labels = evaluate(second, "zwei\n")
+        assert evaluate("a", "eins\n") == ["test", "test@mine"]
+        labels = evaluate("b", "zwei\n")
         texts = json.loads((measured / "texts.json").read_text())
         assert labels == ["test", "test@mine", other := f"test@mine-{texts[labels[2]][:6]}"]
         assert [row["source"] for row in read_rows(measured, other)] == ["zwei"]
-        assert evaluate(second, "zwei\n") == labels == evaluate(first, "eins\n")
-        assert len(evaluate(first, "corrected\n")) == 4
+        assert evaluate("b", "zwei\n") == labels == evaluate("a", "eins\n")
+        assert len(evaluate("a", "corrected\n")) == 4
 
 
 @pytest.fixture
@@ -154,14 +153,12 @@ def other(evaluated, tmp_path):
 LONGER = "--mode=evaluate", "--split=longer"
 
 
-def test_comparison_with_another_run(place, own, run_command, other):
+def test_comparison_with_another_run(own, run_command, other):
     status, output, _ = run_command(*LONGER, f"--against={other}", workdir=own)
     scores = read_results(own)["splits"]["longer"]
-    pairs = load_split(config_of(own).data, "longer", place / "cache")
-    systems = (
-        [row["hypothesis"] for row in read_rows(folder, "longer")] for folder in (other, own)
-    )
-    p = paired_bootstrap(*systems, [pair.target for pair in pairs])
+    rows, theirs = read_rows(own, "longer"), read_rows(other, "longer")
+    answers = ([row["hypothesis"] for row in each] for each in (theirs, rows))
+    p = paired_bootstrap(*answers, [row["reference"] for row in rows])
     assert (status, p < 1) == (0, True)
     bleu = scores["bleu"]
     assert scores["against"] == {"workdir": str(other), "bleu": bleu, "p": p}
@@ -175,14 +172,10 @@ def test_runs_that_cannot_be_compared(evaluated, run_command, other):
         return error
 
     own = evaluated / ".." / evaluated.name
-    assert refused(own) == f"run.py: --against needs another run than {evaluated} itself\n"
+    assert f"--against needs another run than {evaluated} itself" in refused(own)
     (other / "hypotheses.longer.jsonl").write_bytes(b"\xff\xfe")
     assert f"{other / 'hypotheses.longer.jsonl'} cannot be read" in refused()
-    sentence = (
-        f"run.py: {other} has no bleu of the sentences of the longer split: --mode=evaluate "
-        f"--split=longer --workdir={other} measures its own\n"
-    )
     (other / "texts.json").write_text('{"longer": "another"}')
-    assert refused() == sentence
+    assert f"{other} has no bleu of the sentences of the longer split: --mode=" in refused()
     (other / "results.json").unlink()
     assert f"{other} has no results yet: --mode=evaluate" in refused()

@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -90,15 +91,15 @@ def test_split(run_explain, made, monkeypatch):
 
 
 PAIRS = f"{SENTENCE}\tla fille était heureuse\n"
-GOLD = "1-1 2-2 3-3 4-4\n"
+FILES = "--file=mine.tsv", "--gold=mine.gold", "--gold_first=1"
 
 
 def test_file_of_pairs(run_explain, made, monkeypatch):
     monkeypatch.setattr(command, "DRAWN", 1)
-    pairs, gold = made / "mine.tsv", made / "mine.gold"
-    pairs.write_text(2 * PAIRS, encoding="utf-8-sig")
-    gold.write_text(2 * GOLD)
-    status, output, error = run_explain(f"--file={pairs}", f"--gold={gold}", "--gold_first=1")
+    monkeypatch.chdir(made)
+    Path("mine.tsv").write_text(2 * PAIRS, encoding="utf-8-sig")
+    Path("mine.gold").write_text(2 * "1-1 2-2 3-3 4-4\n")
+    status, output, error = run_explain(*FILES)
     assert (status, error) == (0, "")
     folder = made / "explain" / "mine.tsv"
     assert f"{folder / '1'}: {SENTENCE} → la fille était heureuse\n" in output
@@ -106,16 +107,13 @@ def test_file_of_pairs(run_explain, made, monkeypatch):
     assert (given["text"], given["given"]) == ("la fille était heureuse", True)
     assert not other["given"]
     assert rows_of(folder / "alignment.csv")[-1]["AER"] == "0.0"  # of the diagonal
-    pairs, folder = made / "test", made / "explain" / "file_test"  # not the folder of a split
-    pairs.write_text("the girl , was happy\n")
-    status, output, error = run_explain(f"--file={pairs}")
+    Path("test").write_text("the girl , was happy\n")
+    folder = made / "explain" / "file_test"  # not the folder of a split
+    status, output, error = run_explain("--file=test")
     assert (status, error) == (0, "") and "words are aligned by " in output
     (line,) = (folder / "alignment.pharaoh").read_text().splitlines()
     assert not any(link.startswith("2-") for link in line.split())  # a comma is no token
     assert (folder / "alignment.tsv").read_text().startswith("the girl , was happy\t")
-
-
-FILES = "--file=mine.tsv", "--gold=mine.gold", "--gold_first=1"
 
 
 @pytest.mark.parametrize(

@@ -155,7 +155,6 @@ def test_classes_of_texts(tmp_path):
     source, target = task.tokenizers
     rows = zip(batch.inputs, batch.lengths, batch.labels, strict=True)
     texts = [(source.decode(ids[:size]), target.token(label + 3)) for ids, size, label in rows]
-    assert texts[: len(REVIEWS)] == REVIEWS
-    assert np.sum(batch.counted) == 10
+    assert (texts[: len(REVIEWS)], np.sum(batch.counted)) == (REVIEWS, 10)
     task.tokenizers.keep(tmp_path)
     assert task.load_tokenizers(task.config, tmp_path) == task.tokenizers
