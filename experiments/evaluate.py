@@ -14,7 +14,7 @@ from experiments.files import write_whole
 from experiments.records import line_of
 from experiments.registry import TASKS
 from experiments.scores import paired_bootstrap
-from experiments.tasks.task import Task
+from experiments.tasks.task import Scores, Task
 from experiments.trained import Trained, restore
 from experiments.workdir import Workdir
 
@@ -90,13 +90,10 @@ def _label(split: str, changes: Mapping[str, Any]) -> str:
 
 def other_translations(
     task: Task, workdir: Workdir, theirs: Workdir, labels: Mapping[str, str]
-) -> dict[str, dict[str, Any]]:
+) -> Scores:
     """Return workdir, BLEU and hypotheses of another run, by the labels of splits.
 
-    Text that is tokenized already has "tok_bleu".
-
-    Raises:
-        UsageError: the same run, or one that was not measured on these sentences.
+    The same run, or one that was not measured on these sentences, is a UsageError.
     """
     if theirs.path.resolve() == workdir.path.resolve():
         raise UsageError(f"--against needs another run than {workdir.path} itself")

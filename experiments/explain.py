@@ -60,8 +60,8 @@ def explain(
     """Write what a model attends to into the folder `explain` of its run.
 
     There is a page and a folder for the sentences, for each split and for each name of a file. The
-    arguments after `cache`, the folder of generated data, are the flags of the same names; without
-    sentences and file, the split is the first test split if it is None.
+    arguments after `cache` are the flags of the same names; by default, the first test split is
+    explained.
 
     Raises:
         UsageError: a sentence that cannot be read, an unknown split, an unknown head, or a model
@@ -131,9 +131,7 @@ def split_gold(task: Translation, split: str) -> list[alignment.Gold]:
 def read_file(run: Run, folder: Path, path: Path, gold: Path | None, gold_first: int) -> Inputs:
     """Read sentences, one a line; a tab separates a sentence from its translation.
 
-    Raises:
-        UsageError: a file that cannot be read or is empty, a line with several tabs, one that the
-            model cannot read, or gold alignments of other sentences.
+    A file that cannot be read, or a line of another form, is a UsageError.
     """
     task = run.task
     if gold and not isinstance(task, Translation):

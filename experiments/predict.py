@@ -127,10 +127,7 @@ class Released:
 
 
 def _load(folder: Path) -> tuple[Any, Any, dict[str, Any]]:
-    """Return model, tokenizer, and the fields of config.json and generation_config.json.
-
-    A field of generation_config.json is used in place of that of config.json, unless it is null.
-    """
+    """Return model, tokenizer, and config.json with what generation_config.json replaces."""
     try:
         from attention.weights import load, load_tokenizer
         from attention.weights.files import read_json

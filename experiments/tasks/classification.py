@@ -90,10 +90,7 @@ class Classification(Task[LabelledBatch]):
 
     @cached_property
     def _blank(self) -> np.ndarray:
-        """Input of a row of padding; all images have the shape of the first, all texts the longest.
-
-        Ids `[S]`, or an image `[height, width, channels]`.
-        """
+        """Input of a row of padding: ids `[S]`, or an image `[height, width, channels]`."""
         if self.source.has_images:
             return np.zeros_like(self.splits["train"][0].source)
         return np.full(self.config.model.max_length, PAD, np.int32)

@@ -307,22 +307,19 @@ class Task(ABC, Generic[Batch]):
         return self._examples_and_ids(split)[1]
 
     def _read(self, split: str) -> tuple[Examples, Ids]:
+        source, splits, may_split = self.source, self.splits, self.source.may_split
         longest = getattr(self.config.model, "max_length", 0)
         room = min(getattr(self.config.batch, "row_length", 0) or longest, longest)
-        is_whole = not longest or self.source.is_running
-        store = partial(
-            store_ids,
-            self.splits.cache,
-            tokenizers=self.tokenizers,
-            max_ids=room - self.ends if self.source.may_split and not is_whole else None,
-            map_function=self.splits.map_function,
-        )
+        is_whole = not longest or source.is_running
+        options = {"tokenizers": self.tokenizers, "map_function": splits.map_function}
+        options["max_ids"] = room - self.ends if may_split and not is_whole else None
+        store = partial(store_ids, splits.cache, **options)
         with as_usage_errors(f"the {split} split: "):  # an unknown word
-            examples = self.splits[split]
-            if self.source.has_images:
+            examples = splits[split]
+            if source.has_images:
                 return examples, EncodedExamples(map(self.tokenizers.encode, examples))
             ids = store(examples)
-        if is_whole or self.source.may_split:
+        if is_whole or may_split:
             return examples, ids
         lengths = ids.lengths.max(axis=1) - 1 + self.ends
         may_drop = split == "train" and hasattr(self.config.data, "faults")
@@ -332,7 +329,7 @@ class Task(ABC, Generic[Batch]):
             if not fits.any():
                 raise UsageError(f"no pair of the train split is left: all have {what}")
             name = f"{ids.path.name} without {what}"
-            examples = store_text(self.splits.cache, partial(compress, examples, fits), name)
+            examples = store_text(splits.cache, partial(compress, examples, fits), name)
             return examples, store(examples)
         if lengths.max() > longest:
             text = examples[int(lengths.argmax())].source

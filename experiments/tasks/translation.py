@@ -17,13 +17,7 @@ from attention.modules.layers import split_rng
 from attention.primitives import masks
 from experiments.analysis.collect import Collector, Example
 from experiments.analysis.figures import maps_figure, save
-from experiments.config.parts import (
-    EncoderDecoderModel,
-    LabelTrainPart,
-    PairBatchPart,
-    RecurrentModel,
-    SearchPart,
-)
+from experiments.config import parts
 from experiments.data.packing import Batch, PackedPairs, row_lengths
 from experiments.data.pipeline import Buckets, PackedRows, ShuffledBatches, SortedBatches
 from experiments.data.subwords import PairDropout
@@ -51,10 +45,10 @@ DRAWN = 7  # words of the sentence with a picture of its attention
     "translation",
     TaskParts(
         reads=("pairs",),
-        models={"transformer": EncoderDecoderModel, "recurrent": RecurrentModel},
-        batch=PairBatchPart,
-        train=LabelTrainPart,
-        decoding=SearchPart,
+        models={"transformer": parts.EncoderDecoderModel, "recurrent": parts.RecurrentModel},
+        batch=parts.PairBatchPart,
+        train=parts.LabelTrainPart,
+        decoding=parts.SearchPart,
     ),
 )
 class Translation(Task[Batch | PackedPairs]):
@@ -153,10 +147,8 @@ class Translation(Task[Batch | PackedPairs]):
     ) -> Example:
         """Return what the model reads of a source, and of the ids of a translation of it.
 
-        `written` is a translation that a person typed, whose ids these are.
-
-        Raises:
-            UsageError: a model that does not attend.
+        `written` is what a person typed, whose ids these are. Without attention, it raises a
+        UsageError.
         """
         if not self.aligns:
             raise UsageError("a model with model.attention='none' has no attention to explain")
@@ -212,7 +204,7 @@ class Translation(Task[Batch | PackedPairs]):
         return [ids[0, : n[0]] for ids, n in zip(output.tokens, output.lengths, strict=True)]
 
     def hypotheses(
-        self, parameters: nnx.State, sentences: Sequence[Sentence], decoding: SearchPart
+        self, parameters: nnx.State, sentences: Sequence[Sentence], decoding: parts.SearchPart
     ) -> list[list[dict[str, Any]]]:
         """Return the best translations of each sentence, best first.
 
@@ -231,7 +223,7 @@ class Translation(Task[Batch | PackedPairs]):
         ]
 
     def _generate(
-        self, parameters: nnx.State, sources: Sources, decoding: SearchPart, *, aligns: bool
+        self, parameters: nnx.State, sources: Sources, decoding: parts.SearchPart, *, aligns: bool
     ) -> GenerationOutput:
         """Return translations `[B, n_best, T]`, with weights of source tokens if `aligns`."""
         longest, options = self.config.model.max_length, {}
