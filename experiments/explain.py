@@ -180,8 +180,7 @@ def attribute(run: Run, inputs: Inputs, passes: Sequence[Attended]) -> None:
             ((values, _),) = explainer(parameters, [example])
             draw_attributions(values, attended.maps[CROSS], path)
         else:
-            most = f"{POSITIONS - 1} tokens"
-            print(f"no {path}: a side has more than {most}, or the translation no end")
+            print(f"no {path}: more than {POSITIONS - 1} tokens of a side, or no end")
     examples = [*filter(explainer.takes, inputs.examples[: 3 * EXPLAINED])][:EXPLAINED]
     if inputs.split and examples:
         print(f"measuring agreement with attributions over {len(examples)} examples", flush=True)

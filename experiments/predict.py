@@ -137,8 +137,7 @@ def _load(folder: Path) -> tuple[Any, Any, dict[str, Any]]:
     try:
         model = load(folder, scan=False)
         if not hasattr(model, "prefill"):
-            kind = type(model).__name__
-            raise ValueError(f"{folder} contains a {kind}, which generates no text")
+            raise ValueError(f"{folder} contains a {type(model).__name__}, which generates no text")
         tokenizer, fields = load_tokenizer(folder), read_json(path) if path.is_file() else {}
     except (ValueError, FileNotFoundError) as error:
         raise UsageError(str(error)) from error

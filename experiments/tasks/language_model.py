@@ -18,15 +18,8 @@ from attention.modules import POSITIONS, LanguageModel
 from attention.primitives import masks
 from experiments.analysis.collect import Example
 from experiments.config.parts import DecoderModel, LabelTrainPart, SamplingPart, TextBatchPart
+from experiments.data import pipeline
 from experiments.data.packing import PackedBatch
-from experiments.data.pipeline import (
-    FixedWindows,
-    PackedRows,
-    RandomWindows,
-    ShuffledBatches,
-    SortedBatches,
-    TextBatch,
-)
 from experiments.data.tokenizers import BOS, EOS, SPECIALS, Tokenizer
 from experiments.devices import compiled
 from experiments.errors import UsageError
@@ -53,7 +46,7 @@ EVALUATED_ROWS = 256  # windows of running text in a batch that is measured
         decoding=SamplingPart,
     ),
 )
-class LanguageModeling(Task[TextBatch | PackedBatch]):
+class LanguageModeling(Task[pipeline.TextBatch | PackedBatch]):
     """A decoder that reads running text, or packed rows of the sources of examples."""
 
     def model(self, rngs: nnx.Rngs) -> LanguageModel:
@@ -62,23 +55,25 @@ class LanguageModeling(Task[TextBatch | PackedBatch]):
         make = settings.experts and partial(make_layer, settings, settings.experts)
         return LanguageModel.from_config(settings, vocab_size=size, rngs=rngs, make_layer=make)
 
-    def training_batches(self) -> RandomWindows | ShuffledBatches[PackedBatch]:
+    def training_batches(self) -> pipeline.RandomWindows | pipeline.ShuffledBatches[PackedBatch]:
         """Random windows of running text, or packed rows."""
         batch, seed = self.config.batch, self.config.seed
         if self.source.is_running:
             ids, size = self._running("train"), batch.tokens // batch.row_length
-            return RandomWindows(ids, context=batch.row_length, size=size, seed=seed)
-        layout = PackedRows([batch.row_length], batch.tokens)
-        return ShuffledBatches(self.ids("train"), layout, seed=seed)
+            return pipeline.RandomWindows(ids, context=batch.row_length, size=size, seed=seed)
+        layout = pipeline.PackedRows([batch.row_length], batch.tokens)
+        return pipeline.ShuffledBatches(self.ids("train"), layout, seed=seed)
 
-    def batches(self, split: str) -> FixedWindows | SortedBatches[PackedBatch]:
+    def batches(self, split: str) -> pipeline.FixedWindows | pipeline.SortedBatches[PackedBatch]:
         """As in `Task`."""
         batch = self.config.batch
         if self.source.is_running:
             ids = self._running(split)
             size = min(EVALUATED_ROWS, -(-len(ids) // batch.row_length))
-            return FixedWindows(ids, context=batch.row_length, size=size)
-        return SortedBatches(self.ids(split), PackedRows([batch.row_length], batch.tokens))
+            return pipeline.FixedWindows(ids, context=batch.row_length, size=size)
+        return pipeline.SortedBatches(
+            self.ids(split), pipeline.PackedRows([batch.row_length], batch.tokens)
+        )
 
     def _running(self, split: str) -> np.ndarray:
         """Return the ids of a running text that is longer than a row."""
@@ -91,7 +86,7 @@ class LanguageModeling(Task[TextBatch | PackedBatch]):
         return ids
 
     def loss(
-        self, model: LanguageModel, batch: TextBatch | PackedBatch, rng: Array | None
+        self, model: LanguageModel, batch: pipeline.TextBatch | PackedBatch, rng: Array | None
     ) -> Losses:
         """As in `Task`."""
         options: dict[str, Any] = {"rng": rng, **self.on_mesh}

@@ -72,9 +72,7 @@ class MaskedLanguageModeling(Task[MaskedBatch]):
         scores, _ = super().measure(state, split)
         if self.source.has_phenomena and split == "test":
             program = self.learner.apply(
-                lambda model, tokens, lengths: (
-                    model.encode(tokens, mask=masks.lengths(lengths)).features
-                )
+                lambda model, *batch: model.encode(batch[0], mask=masks.lengths(batch[1])).features
             )
 
             def encode(part: str, numbers: Sequence[int]) -> list[np.ndarray]:

@@ -195,8 +195,9 @@ class Translation(Task[Batch | PackedPairs]):
                 "translations": ranked,
             }
             note = sentence.note(tokenizer, is_copied=self.aligns)
-            texts = [best["text"] for best in ranked[:1]]
-            yield Prediction(texts, lambda details=details: details, note)
+            yield Prediction(
+                [best["text"] for best in ranked[:1]], lambda value=details: value, note
+            )
 
     def translate_ids(self, parameters: nnx.State, sources: Sources) -> list[np.ndarray]:
         """Translate lists of ids without their ends; translations that have an end contain it."""

@@ -160,9 +160,8 @@ def test_comparison_with_another_run(own, run_command, other):
     answers = ([row["hypothesis"] for row in each] for each in (theirs, rows))
     p = paired_bootstrap(*answers, [row["reference"] for row in rows])
     assert (status, p < 1) == (0, True)
-    bleu = scores["bleu"]
-    assert scores["against"] == {"workdir": str(other), "bleu": bleu, "p": p}
-    assert f"against {other} BLEU {bleu:6.2f}   p {p:.3f} (paired bootstrap" in output
+    assert scores["against"] == {"workdir": str(other), "bleu": scores["bleu"], "p": p}
+    assert f"against {other} BLEU {scores['bleu']:6.2f}   p {p:.3f} (paired bootstrap" in output
 
 
 def test_runs_that_cannot_be_compared(evaluated, run_command, other):

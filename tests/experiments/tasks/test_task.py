@@ -12,16 +12,7 @@ from configs import defaults, packed_lm, toy_translation
 from experiments.config import Config
 from experiments.config.parts import TextPart
 from experiments.data.subwords import Subwords
-from experiments.data.tokenizers import (
-    BOS,
-    EOS,
-    WORDS,
-    Characters,
-    EncodedExamples,
-    EncodedPair,
-    SentencePair,
-    Words,
-)
+from experiments.data.tokenizers import WORDS, Characters, EncodedExamples, SentencePair, Words
 from experiments.errors import UsageError
 from experiments.registry import EVALUATORS, TASKS
 from experiments.tasks.language_model import Continuation
@@ -79,7 +70,7 @@ def test_mistakes_are_reported_before_the_first_step(translation, tmp_path):
 def test_word_perplexity_counts_words(letters, nll, expected, translation, monkeypatch):
     task = with_train(translation)
     pairs = [SentencePair("a b", "b"), SentencePair("b", "a b")]
-    ids = [EncodedPair([3], [3] * letters * len(pair.target.split())) for pair in pairs]
+    ids = [([3], [3] * letters * len(pair.target.split())) for pair in pairs]
     monkeypatch.setattr(task, "_examples_and_ids", lambda split: (pairs, EncodedExamples(ids)))
     monkeypatch.setattr(task, "batches", lambda split: None)
     monkeypatch.setattr(task.learner, "losses", lambda *_: {"nll": nll})
@@ -91,7 +82,7 @@ def test_word_perplexity_counts_words(letters, nll, expected, translation, monke
 
 @pytest.mark.parametrize(
     ("text", "begin", "end"),
-    [(Subwords(), [BOS], [EOS]), (Words(WORDS), [BOS], [EOS]), (Characters(), [], [])],
+    [(Subwords(), [1], [2]), (Words(WORDS), [1], [2]), (Characters(), [], [])],
 )
 def test_prompt_and_continuation_are_the_text(text, begin, end, tmp_path):
     config = TextPart(kind="char", size=275)  # no subword contains a blank and a letter

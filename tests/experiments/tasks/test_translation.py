@@ -29,9 +29,9 @@ def task():
         config = toy_translation.get_config("tiny")
         config.model.update({"width": 8, "num_heads": 2, "hidden": 12, "max_length": 9})
         config.batch.bucket_lengths = (6,)
-        config.train.warmup_steps = 0
-        search = {"num_beams": 3, "length_penalty": 0.5, "n_best": 2, "hypotheses": 6}
-        config.decoding.update(search)
+        config.decoding.update(
+            {"num_beams": 3, "length_penalty": 0.5, "n_best": 2, "hypotheses": 6}
+        )
         return Translation(Config.read(config.to_dict()), TOKENIZERS)
 
 
