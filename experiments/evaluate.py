@@ -14,14 +14,13 @@ from experiments.files import write_whole
 from experiments.metrics import paired_bootstrap
 from experiments.records import line_of
 from experiments.registry import TASKS
-from experiments.tasks.task import Task
+from experiments.tasks.task import Scores, Task
 from experiments.trained import Trained, restore
 from experiments.workdir import Workdir, saved_steps
 
 BOOTSTRAP = "paired bootstrap over sentences; it ignores the variance between seeds"
 # Fields of `decoding` that do not change a translation.
 WITHOUT_EFFECT_ON_OUTPUT = {"hypotheses", "n_best", "metrics"}
-NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 def evaluate(
@@ -37,12 +36,8 @@ def evaluate(
     of the run, the fields that have changed, as "test@test_2017" or "test@num_beams=5". If that is
     the label of a third text, digits of the fingerprint follow, as "test@test_2017-1f0c9a".
 
-    Args:
-        config: of the run, or with other data or decoding.
-        workdir: of the run.
-        cache: where generated data is kept.
-        split: measured alone; all test splits by default.
-        against: another run, whose translations are compared with these.
+    `config` is that of the run, or has other data or decoding. One split is measured alone; by
+    default all test splits are. The translations of `against`, another run, are compared with them.
 
     Raises:
         UsageError: data without this split, a text that has changed although its name has not, or
@@ -55,9 +50,9 @@ def evaluate(
     names = task.test_splits if split is None else (split,)
     if workdir.results.exists():
         workdir.load_results()  # a damaged file is reported before anything is measured
-    known, labels, texts = workdir.load_fingerprints(), {}, {}
-    settings = {name: changed_settings(task, workdir, name, known) for name in names}
-    for name, changes in settings.items():
+    known, labels, texts, settings = workdir.load_fingerprints(), {}, {}, {}
+    for name in names:
+        settings[name] = changes = changed_settings(task, workdir, name, known)
         text, label = task.splits[name].fingerprint, _label(name, changes)
         if not any(field.startswith("data.") for field in changes):
             texts[name] = text
@@ -85,24 +80,20 @@ def changed_settings(
 
 def _label(split: str, changes: Mapping[str, Any]) -> str:
     """Return the name of a split and the changed values, as text that a file name may contain."""
-    label = split
     for name, value in sorted(changes.items()):
         shown = f"{name.rpartition('.')[2]}={value}"
         if isinstance(value, str):
             shown = Path(value).resolve().name  # as that of the folder "."
-        label += "@" + re.sub(r"[^\w.=+-]+", "_", shown)
-    return label
+        split += "@" + re.sub(r"[^\w.=+-]+", "_", shown)
+    return split
 
 
 def other_translations(
     task: Task, workdir: Workdir, theirs: Workdir, labels: Mapping[str, str]
-) -> dict[str, dict[str, Any]]:
+) -> Scores:
     """Return workdir, BLEU and hypotheses of another run, by the labels of splits.
 
-    Text that is tokenized already has "tok_bleu".
-
-    Raises:
-        UsageError: the same run, or one that was not measured on these sentences.
+    The same run, or one that was not measured on these sentences, is a UsageError.
     """
     if theirs.path.resolve() == workdir.path.resolve():
         raise UsageError(f"--against needs another run than {workdir.path} itself")
@@ -128,16 +119,15 @@ def measure(
     workdir: Workdir,
     trained: Trained,
     labels: Mapping[str, str],
-    settings: Mapping[str, Mapping[str, Any]] = NOTHING,
-    others: Mapping[str, dict[str, Any]] = NOTHING,
+    settings: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+    others: Mapping[str, dict[str, Any]] = MappingProxyType({}),
 ) -> None:
     """Measure a model on some splits, and write and print what it achieves.
 
     By split, `labels` are those in the results, and `settings` the fields of another text and other
     decoding than in the run; `others` are translations of another run by label.
     """
-    scores: dict[str, dict[str, Any]] = {}
-    rows = {}
+    scores, rows = {}, {}
     for name, label in labels.items():
         measured, answers = task.measure(trained.state, name)
         scores |= {f"{part}{label.removeprefix(name)}": own for part, own in measured.items()}

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from experiments.analysis import alignment
+from experiments.analysis.alignment import read_links
 from experiments.analysis.attribution import POSITIONS, Explainer, agreement_table
 from experiments.analysis.collect import CROSS, DECODER, Attended, Example
 from experiments.analysis.figures import as_csv, draw_attributions, draw_example, markdown
@@ -21,19 +22,15 @@ from experiments.config.parts import MeshPart
 from experiments.data.tokenizers import SentencePair, WordTokenizer
 from experiments.errors import UsageError, as_usage_errors, one_of
 from experiments.files import read_lines, write_whole
-from experiments.learner import TrainState
-from experiments.registry import TASKS
 from experiments.tasks.task import Task
 from experiments.tasks.translation import Translation
-from experiments.trained import restore
+from experiments.trained import Run
 from experiments.workdir import Workdir, origin
 
-VALIDATION = "validation"
 DRAWN = 3  # examples of a file or a split that are drawn
 MEASURED = 100  # examples in the table of heads
 EXPLAINED = 30  # short examples of a split in the table of agreement
 IN_PAGE = 20  # examples of a file or a split that are in its page
-BATCH_SIZE = 20  # examples of a pass
 # The page of a split begins with those of which a translator knows every word.
 FAMILIAR = (
     "I went to the bank to deposit money",
@@ -47,7 +44,7 @@ FAMILIAR = (
 class Inputs(NamedTuple):
     """Sentences or pairs that are explained."""
 
-    name: str  # of their page and of the folder of their tables
+    folder: Path  # of their tables and pictures
     shown: Sequence[SentencePair]  # in the page; a target that is not given is generated
     drawn: Sequence[Example]  # of the first ones, of which there are pictures
     pairs: Sequence[SentencePair] = ()  # that are measured; of sentences none
@@ -71,8 +68,8 @@ def explain(
     """Write what a model attends to into the folder `explain` of its run.
 
     There is a page and a folder for the sentences, for each split and for each name of a file. The
-    arguments after `cache`, the folder of generated data, are the flags of the same names; without
-    sentences and file, the split is the first test split if it is None.
+    arguments after `cache` are the flags of the same names; by default, the first test split is
+    explained.
 
     Raises:
         UsageError: a sentence that cannot be read, an unknown split, an unknown head, or a model
@@ -84,36 +81,35 @@ def explain(
         raise UsageError(f"--mode=explain takes one of {' and '.join(flags)}")
     if getattr(config.model, "implementation", None) is not None:  # some return no weights
         config = replace(config, model=replace(config.model, implementation=None))
-    task = TASKS[config.task].load(replace(config, mesh=MeshPart(data=1)), workdir, cache)
-    split = split or task.test_splits[0]
-    with as_usage_errors():
-        one_of("--split", split, task.known_splits)
-    state = restore(workdir, task).state
+    run = Run.load(workdir, cache, replace(config, mesh=MeshPart(data=1)))
+    task, state, folder = run.task, run.state, workdir.explanation
     if sentence is not None:
         with as_usage_errors("--sentence: "):
             drawn = [task.example(state, line) for line in sentence]
-        inputs = Inputs(name_of(sentence), [*map(SentencePair, sentence)], drawn)
+        inputs = Inputs(folder / name_of(sentence), [*map(SentencePair, sentence)], drawn)
     elif file is not None:
-        inputs = read_file(task, state, file, gold, gold_first)
+        inputs = read_file(run, folder, file, gold, gold_first)
     else:
-        inputs = read_split(task, state, split)
-    folder = workdir.explanation / inputs.name
+        with as_usage_errors():
+            one_of("--split", split := split or task.test_splits[0], task.known_splits)
+        inputs = read_split(run, folder, split)
+    folder = inputs.folder
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / "origin.json", json.dumps(origin() | {"step": int(state.step)}) + "\n")
     sources, targets, _ = zip(*inputs.shown, strict=True)
     page = examples_data(task, state, sources, targets)
-    passes = draw(task, state, inputs, folder, page, layer, head)
-    heads = measure_heads(task, state, inputs, folder) if inputs.examples else []
+    passes = draw(run, inputs, page, layer, head)
+    heads = measure_heads(run, inputs) if inputs.examples else []
     if inputs.split:
         print(f"measuring the loss of the {split} split with replaced weights", flush=True)
         write_table(folder / "replaced_weights", loss_table(task, state, split), 4)
     if isinstance(task, Translation):
         if inputs.pairs:
-            measure_alignment(task, state, inputs, folder)
-        attribute(task, state, inputs, folder, passes)
+            measure_alignment(run, inputs)
+        attribute(run, inputs, passes)
     if inputs.split and (known := familiar(task)):
         page = [*examples_data(task, state, known), *page]
-    path = folder.with_name(f"{inputs.name}.html")
+    path = folder.with_name(f"{folder.name}.html")
     write_explanation(path, task, state, page, heads)
     print(f"the page is {path}")
 
@@ -125,14 +121,15 @@ def name_of(sentences: Sequence[str]) -> str:
     return "_".join([*words, ""])[:40] + digest[:6]
 
 
-def read_split(task: Task, state: TrainState, split: str) -> Inputs:
+def read_split(run: Run, folder: Path, split: str) -> Inputs:
     """Return the first examples of a split; all of them if they have gold alignments."""
+    task, state = run.task, run.state
     gold = split_gold(task, split) if isinstance(task, Translation) else []
     pairs = [*task.examples(split)] if gold else task.first_examples(split, MEASURED)
     shown = [SentencePair(pair.source) for pair in pairs[:IN_PAGE]]
     drawn = [task.example(state, pair.source) for pair in shown[:DRAWN]]
     examples = [task.example(state, pair.source, pair.target) for pair in pairs]
-    return Inputs(split, shown, drawn, pairs, examples, gold, split)
+    return Inputs(folder / split, shown, drawn, pairs, examples, gold, split)
 
 
 def familiar(task: Task) -> list[str]:
@@ -148,15 +145,12 @@ def split_gold(task: Translation, split: str) -> list[alignment.Gold]:
     return [alignment.Gold(sure, sure) for sure in links] if any(links) else []
 
 
-def read_file(
-    task: Task, state: TrainState, path: Path, gold: Path | None, gold_first: int
-) -> Inputs:
+def read_file(run: Run, folder: Path, path: Path, gold: Path | None, gold_first: int) -> Inputs:
     """Read sentences, one a line; a tab separates a sentence from its translation.
 
-    Raises:
-        UsageError: a file that cannot be read or is empty, a line with several tabs, one that the
-            model cannot read, or gold alignments of other sentences.
+    A file that cannot be read, or a line of another form, is a UsageError.
     """
+    task = run.task
     if gold and not isinstance(task, Translation):
         raise UsageError(f"--gold is for translation, and task={task.config.task!r} has no pair")
     try:
@@ -173,27 +167,19 @@ def read_file(
             pairs.append(SentencePair(*line.split("\t")))
             if gold and not pairs[-1].target:
                 raise ValueError("--gold needs a tab and a translation")
-            examples.append(task.example(state, pairs[-1].source, pairs[-1].target or None))
-    links = (
-        alignment.read_links(gold, first=gold_first, lengths=lengths(task, pairs)) if gold else []
-    )
+            examples.append(task.example(run.state, pairs[-1].source, pairs[-1].target or None))
+    links = read_links(gold, first=gold_first, lengths=lengths(task, pairs)) if gold else []
     name = f"file_{path.name}" if path.name in task.known_splits else path.name
-    return Inputs(name, pairs[:IN_PAGE], examples[:DRAWN], pairs, examples, links)
+    return Inputs(folder / name, pairs[:IN_PAGE], examples[:DRAWN], pairs, examples, links)
 
 
 def draw(
-    task: Task,
-    state: TrainState,
-    inputs: Inputs,
-    folder: Path,
-    page: Sequence[Mapping[str, Any]],
-    layer: int | None,
-    head: int | None,
+    run: Run, inputs: Inputs, page: Sequence[Mapping[str, Any]], layer: int | None, head: int | None
 ) -> list[Attended]:
     """Draw and return the attention of examples, each in a folder; `page` has their texts."""
-    passes = [*task.collector(state.parameters, inputs.drawn)]
+    passes = [*run.task.collector(run.state.parameters, inputs.drawn)]
     for number, (example, attended) in enumerate(zip(inputs.drawn, passes, strict=True), start=1):
-        path, shown = folder / str(number), page[number - 1]
+        path, shown = inputs.folder / str(number), page[number - 1]
         texts = [shown["name"], *(answer["text"] for answer in shown["translations"][:1])]
         print(f"drawing {path}: {' → '.join(texts)}".replace("\n", r"\n"), flush=True)
         if example.note:
@@ -202,48 +188,44 @@ def draw(
     return passes
 
 
-def attribute(
-    task: Translation, state: TrainState, inputs: Inputs, folder: Path, passes: Sequence[Attended]
-) -> None:
+def attribute(run: Run, inputs: Inputs, passes: Sequence[Attended]) -> None:
     """Draw attributions of examples, and write how the attention of a split agrees with them."""
-    explainer = Explainer(task)
+    explainer, parameters = Explainer(run.task), run.state.parameters
     for number, (example, attended) in enumerate(zip(inputs.drawn, passes, strict=True), start=1):
-        path = folder / str(number) / "attributions"
+        path = inputs.folder / str(number) / "attributions"
         if explainer.takes(example):
-            ((values, _),) = explainer(state.parameters, [example])
+            ((values, _),) = explainer(parameters, [example])
             draw_attributions(values, attended.maps[CROSS], path)
         else:
-            most = f"{POSITIONS - 1} tokens"
-            print(f"no {path}: a side has more than {most}, or the translation no end")
+            print(f"no {path}: more than {POSITIONS - 1} tokens of a side, or no end")
     examples = [*filter(explainer.takes, inputs.examples[: 3 * EXPLAINED])][:EXPLAINED]
     if inputs.split and examples:
         print(f"measuring agreement with attributions over {len(examples)} examples", flush=True)
-        explained = [*explainer(state.parameters, examples)]
-        write_table(folder / "agreement", agreement_table(explained), 2)
+        explained = [*explainer(parameters, examples)]
+        write_table(inputs.folder / "agreement", agreement_table(explained), 2)
 
 
-def measure_heads(
-    task: Task, state: TrainState, inputs: Inputs, folder: Path
-) -> list[dict[str, Any]]:
+def measure_heads(run: Run, inputs: Inputs) -> list[dict[str, Any]]:
     """Write the table of heads, and that of the initial parameters; return the first one."""
-    examples, tables = inputs.examples[:MEASURED], {}
+    task, examples, tables = run.task, inputs.examples[:MEASURED], {}
     block = repeated_block(examples, getattr(task.config.model, "max_length", None))
-    for name, measured in (("heads", state), ("heads_untrained", task.learner.initial_state())):
-        print(f"measuring {name} over {len(examples)} examples of {inputs.name}", flush=True)
+    for name, measured in (("heads", run.state), ("heads_untrained", task.learner.initial_state())):
+        print(f"measuring {name} over {len(examples)} examples of {inputs.folder.name}", flush=True)
         repeated = next(task.collector(measured.parameters, [block])) if block else None
-        passes = task.collector(measured.parameters, examples, batch_size=BATCH_SIZE)
+        passes = task.collector(measured.parameters, examples, batch_size=alignment.BATCH_SIZE)
         tables[name] = heads_table(passes, block, repeated)
-        write_table(folder / name, tables[name], 2)
+        write_table(inputs.folder / name, tables[name], 2)
     return tables["heads"]
 
 
-def measure_alignment(task: Translation, state: TrainState, inputs: Inputs, folder: Path) -> None:
+def measure_alignment(run: Run, inputs: Inputs) -> None:
     """Write word alignments, and their error against gold links.
 
     The method is that with the lowest error on the validation split; with gold links of a file, on
     the first half of its pairs, and the error is that on the other half.
     """
-    gold, validation = inputs.gold, split_gold(task, VALIDATION)
+    task, state, folder = run.task, run.state, inputs.folder
+    gold, validation = inputs.gold, split_gold(task, "validation")
     half = 0 if inputs.split else len(gold) // 2
     if not (half or validation):
         print("words are not aligned: neither the data nor --gold has gold alignments")
@@ -254,7 +236,7 @@ def measure_alignment(task: Translation, state: TrainState, inputs: Inputs, fold
         first = {method: aligned[:half] for method, aligned in links.items()}
         chosen = alignment.errors(first, gold[:half])
     else:
-        pairs = task.examples(VALIDATION)
+        pairs = task.examples("validation")
         examples = [task.example(state, pair.source, pair.target) for pair in pairs]
         chosen = alignment.errors(alignment.align(task, state, examples), validation)
     if gold:

@@ -5,6 +5,7 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TextIO
@@ -34,24 +35,32 @@ def predict(
     groups: Iterable[Sequence[str]],
     form: str,
 ) -> int:
-    """Answer groups of lines as they come; return the number of lines without an answer.
+    """Answer groups of lines together, as they come; return the number of lines without an answer.
 
-    Args:
-        config: of the run, or of a released checkpoint, which has `decoding`.
-        workdir: of the run; or a folder with config.json, safetensors and tokenizer.json.
-        cache: where generated data is kept.
-        groups: lines that are answered together.
-        form: of the output, "text" or "json".
+    `config` is that of the run in `workdir`; or of a released checkpoint there, which has
+    config.json, safetensors and tokenizer.json. `form` of the output is "text" or "json".
     """
-    if not isinstance(config, Config):
+    if isinstance(config, Config):
+        run = Run.load(workdir, cache, config)
+        step = int(run.state.step)
+        what = ", a smoke test: its answers mean nothing" if step < FEW_STEPS else ""
+        print(f"{workdir.path}: {step:,} steps of training{what}", file=sys.stderr, flush=True)
+        answer = run.predict
+    else:
         released = Released(config, workdir.path)
-        answered = (predictions(lines, released.read, released.answers) for lines in groups)
-        return show(answered, form)
-    run = Run.load(workdir, cache, config)
-    step = int(run.state.step)
-    what = ", a smoke test: its answers mean nothing" if step < FEW_STEPS else ""
-    print(f"{workdir.path}: {step:,} steps of training{what}", file=sys.stderr, flush=True)
-    return show((run.predict(lines) for lines in groups), form)
+        answer = partial(predictions, read=released.read, answer=released.answers)
+    failed = 0
+    for number, prediction in enumerate(chain.from_iterable(map(answer, groups)), start=1):
+        if form == "json":
+            error = {"error": prediction.error} if prediction.error else {}
+            print(json.dumps({**prediction.details(), **error}, ensure_ascii=False), end="")
+        for piece in prediction.text if form == "text" else ():
+            print(piece, end="", flush=True)
+        print(flush=True)
+        if message := prediction.error or prediction.note:
+            print(f"line {number}: {message}", file=sys.stderr, flush=True)
+        failed += bool(prediction.error)
+    return failed
 
 
 def lines_as_they_come(stream: TextIO) -> Iterator[list[str]]:
@@ -74,22 +83,6 @@ def lines_as_they_come(stream: TextIO) -> Iterator[list[str]]:
         if lines:
             lines[0], mark = lines[0].removeprefix(mark), b""
             yield [line.removesuffix(b"\r").decode(errors="replace") for line in lines]
-
-
-def show(groups: Iterable[Iterable[Prediction]], form: str) -> int:
-    """Print each prediction, and its note or error to standard error; return how many failed."""
-    failed = 0
-    for number, prediction in enumerate(chain.from_iterable(groups), start=1):
-        if form == "json":
-            error = {"error": prediction.error} if prediction.error else {}
-            print(json.dumps({**prediction.details(), **error}, ensure_ascii=False), end="")
-        for piece in prediction.text if form == "text" else ():
-            print(piece, end="", flush=True)
-        print(flush=True)
-        if message := prediction.error or prediction.note:
-            print(f"line {number}: {message}", file=sys.stderr, flush=True)
-        failed += bool(prediction.error)
-    return failed
 
 
 class Released:
@@ -134,24 +127,18 @@ class Released:
 
 
 def _load(folder: Path) -> tuple[Any, Any, dict[str, Any]]:
-    """Return model, tokenizer, and the fields of config.json and generation_config.json.
-
-    A field of generation_config.json is used in place of that of config.json, unless it is null.
-    """
+    """Return model, tokenizer, and config.json with what generation_config.json replaces."""
     try:
         from attention.weights import load, load_tokenizer
         from attention.weights.files import read_json
     except ModuleNotFoundError as error:
-        needs = 'reading weights needs an extra: pip install ".[weights]"'
-        raise UsageError(needs) from error
+        raise UsageError('reading weights needs an extra: pip install ".[weights]"') from error
+    path = folder / "generation_config.json"
     try:
         model = load(folder, scan=False)
         if not hasattr(model, "prefill"):
-            name = type(model).__name__
-            raise ValueError(f"{folder} contains a {name}, which generates no text")
-        tokenizer = load_tokenizer(folder)
-        path = folder / "generation_config.json"
-        fields = read_json(path) if path.is_file() else {}
+            raise ValueError(f"{folder} contains a {type(model).__name__}, which generates no text")
+        tokenizer, fields = load_tokenizer(folder), read_json(path) if path.is_file() else {}
     except (ValueError, FileNotFoundError) as error:
         raise UsageError(str(error)) from error
     own = {name: value for name, value in fields.items() if value is not None}

@@ -24,28 +24,18 @@ CLASSES = Words(WHOLE)  # each target is one class
 
 
 class LabelledBatch(NamedTuple):
-    """Inputs and their classes; missing rows do not count.
+    """Inputs and their classes; missing rows do not count."""
 
-    Attributes:
-        inputs: ids `[B, S]`, padded; or images `[B, height, width, channels]`.
-        lengths: `[B]`, number of valid ids; None for images.
-        labels: `[B]`, the classes.
-        counted: `[B]` bool.
-    """
-
-    inputs: np.ndarray
-    lengths: np.ndarray | None
-    labels: np.ndarray
-    counted: np.ndarray
+    inputs: np.ndarray  # ids `[B, S]`, padded; or images `[B, height, width, channels]`
+    lengths: np.ndarray | None  # `[B]`, number of valid ids; None for images
+    labels: np.ndarray  # `[B]`, the classes
+    counted: np.ndarray  # `[B]` bool
 
 
 @task(
     "classification",
     TaskParts(
-        reads=("classes", "images"),
-        models={"transformer": ClassifierModel},
-        batch=ExampleBatchPart,
-        train=LabelTrainPart,
+        ("classes", "images"), {"transformer": ClassifierModel}, ExampleBatchPart, LabelTrainPart
     ),
 )
 class Classification(Task[LabelledBatch]):
@@ -70,14 +60,9 @@ class Classification(Task[LabelledBatch]):
             return classes
         return super().load_tokenizers(config, folder)._replace(target=classes.target)
 
-    @property
-    def num_classes(self) -> int:
-        """Number of classes."""
-        return len(self.tokenizers.target) - len(SPECIALS)
-
     def model(self, rngs: nnx.Rngs) -> Classifier:
         """As in `Task`."""
-        config = self.config.model
+        config, num_classes = self.config.model, len(self.tokenizers.target) - len(SPECIALS)
         if self.source.has_images:
             embedding = PatchEmbedding.from_config(
                 config, image_shape=self._blank.shape, patch_size=config.patch_size, rngs=rngs
@@ -85,35 +70,30 @@ class Classification(Task[LabelledBatch]):
         else:
             embedding = Embedding.from_config(len(self.tokenizers.source), config, rngs=rngs)
         return Classifier.from_config(
-            config, embedding, num_classes=self.num_classes, pooling=config.pooling, rngs=rngs
+            config, embedding, num_classes=num_classes, pooling=config.pooling, rngs=rngs
         )
 
     def training_batches(self) -> ShuffledBatches[LabelledBatch]:
         """Shuffled batches of `batch.size` examples."""
-        ids = self.ids("train")
-        windows = ShuffledBatches(_Counted(ids), self._layout, seed=self.config.seed)
+        config, ids = self.config, self.ids("train")
+        layout = Buckets([1], config.batch.size, self._batch)
+        windows = ShuffledBatches(_Counted(ids), layout, seed=config.seed)
         if not self.source.has_images:  # each row has `max_length` positions
-            filled = (ids.lengths[:, 0] - 1).mean() / self.config.model.max_length
+            filled = (ids.lengths[:, 0] - 1).mean() / config.model.max_length
             windows.padding = 1 - (1 - windows.padding) * filled
         return windows
 
     def batches(self, split: str) -> SortedBatches[LabelledBatch]:
         """As in `Task`."""
-        return SortedBatches(_Counted(self.ids(split)), self._layout)
+        layout = Buckets([1], self.config.batch.size, self._batch)
+        return SortedBatches(_Counted(self.ids(split)), layout)
 
     @cached_property
     def _blank(self) -> np.ndarray:
-        """Input of a row of padding; all images have the shape of the first, all texts the longest.
-
-        Ids `[S]`, or an image `[height, width, channels]`.
-        """
+        """Input of a row of padding: ids `[S]`, or an image `[height, width, channels]`."""
         if self.source.has_images:
             return np.zeros_like(self.splits["train"][0].source)
         return np.full(self.config.model.max_length, PAD, np.int32)
-
-    @property
-    def _layout(self) -> Buckets[LabelledBatch]:
-        return Buckets([1], self.config.batch.size, self._batch)
 
     def _batch(self, members: Sequence[EncodedPair], size: int, length: int) -> LabelledBatch:
         inputs, lengths = np.stack([self._blank] * size), np.ones(size, np.int32)

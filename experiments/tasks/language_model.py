@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
@@ -17,14 +18,8 @@ from attention.modules import POSITIONS, LanguageModel
 from attention.primitives import masks
 from experiments.analysis.collect import Example
 from experiments.config.parts import DecoderModel, LabelTrainPart, SamplingPart, TextBatchPart
+from experiments.data import pipeline
 from experiments.data.packing import PackedBatch
-from experiments.data.pipeline import (
-    PackedRows,
-    ShuffledBatches,
-    SortedBatches,
-    TextBatch,
-    Windows,
-)
 from experiments.data.tokenizers import BOS, EOS, SPECIALS, Tokenizer
 from experiments.errors import UsageError
 from experiments.experts import make_layer
@@ -49,7 +44,7 @@ EVALUATED_ROWS = 256  # windows of running text in a batch that is measured
         decoding=SamplingPart,
     ),
 )
-class LanguageModeling(Task[TextBatch | PackedBatch]):
+class LanguageModeling(Task[pipeline.TextBatch | PackedBatch]):
     """A decoder that reads running text, or packed rows of the sources of examples."""
 
     def model(self, rngs: nnx.Rngs) -> LanguageModel:
@@ -58,23 +53,25 @@ class LanguageModeling(Task[TextBatch | PackedBatch]):
         make = settings.experts and partial(make_layer, settings, settings.experts)
         return LanguageModel.from_config(settings, vocab_size=size, rngs=rngs, make_layer=make)
 
-    def training_batches(self) -> Windows | ShuffledBatches[PackedBatch]:
+    def training_batches(self) -> pipeline.Windows | pipeline.ShuffledBatches[PackedBatch]:
         """Random windows of running text, or packed rows."""
         batch, seed = self.config.batch, self.config.seed
         if self.source.is_running:
             ids, size = self._running("train"), batch.tokens // batch.row_length
-            return Windows(ids, context=batch.row_length, size=size, seed=seed)
-        layout = PackedRows([batch.row_length], batch.tokens)
-        return ShuffledBatches(self.ids("train"), layout, seed=seed)
+            return pipeline.Windows(ids, context=batch.row_length, size=size, seed=seed)
+        layout = pipeline.PackedRows([batch.row_length], batch.tokens)
+        return pipeline.ShuffledBatches(self.ids("train"), layout, seed=seed)
 
-    def batches(self, split: str) -> Windows | SortedBatches[PackedBatch]:
+    def batches(self, split: str) -> pipeline.Windows | pipeline.SortedBatches[PackedBatch]:
         """As in `Task`."""
         batch = self.config.batch
         if self.source.is_running:
             ids = self._running(split)
             size = min(EVALUATED_ROWS, -(-len(ids) // batch.row_length))
-            return Windows(ids, context=batch.row_length, size=size)
-        return SortedBatches(self.ids(split), PackedRows([batch.row_length], batch.tokens))
+            return pipeline.Windows(ids, context=batch.row_length, size=size)
+        return pipeline.SortedBatches(
+            self.ids(split), pipeline.PackedRows([batch.row_length], batch.tokens)
+        )
 
     def _running(self, split: str) -> np.ndarray:
         """Return the ids of a running text that is longer than a row."""
@@ -87,34 +84,23 @@ class LanguageModeling(Task[TextBatch | PackedBatch]):
         return ids
 
     def loss(
-        self, model: LanguageModel, batch: TextBatch | PackedBatch, rng: Array | None
+        self, model: LanguageModel, batch: pipeline.TextBatch | PackedBatch, rng: Array | None
     ) -> Losses:
         """As in `Task`."""
-        mask = positions = lengths = None
+        options: dict[str, Any] = {"rng": rng, **self.on_mesh}
         if self.config.model.experts is not None:  # which padding, also that of rows, must not use
-            lengths = jnp.sum(batch.counted, axis=-1, dtype=jnp.int32)
+            options["lengths"] = jnp.sum(batch.counted, axis=-1, dtype=jnp.int32)
         if isinstance(batch, PackedBatch):  # texts of a row do not attend to each other
-            mask, positions = masks.segments(batch.segments), batch.positions
-        output = model(
-            batch.inputs,
-            mask=mask,
-            lengths=lengths,
-            embedding_positions=positions,
-            rng=rng,
-            **self.on_mesh,
-        )
+            mask = masks.segments(batch.segments)
+            options |= {"mask": mask, "embedding_positions": batch.positions}
+        output = model(batch.inputs, **options)
         objective = self.objective(training=rng is not None)
         return objective(output.logits, batch.labels, batch.counted), output.losses
 
     @property
     def begin(self) -> tuple[int, ...]:
-        """Ids before each prompt."""
+        """Ids before each prompt; texts that have a begin have an end too."""
         return () if self.source.is_running else (BOS,)
-
-    @property
-    def end(self) -> tuple[int, ...]:
-        """Ids that end a continuation."""
-        return () if self.source.is_running else (EOS,)
 
     def read(self, line: str) -> Sentence:
         """Read a prompt; one without room for its continuation is a ValueError."""
@@ -134,7 +120,7 @@ class LanguageModeling(Task[TextBatch | PackedBatch]):
             ids = [*self.begin, *sentence.ids]
             prompt = sentence.text.strip() if self.begin else sentence.text  # as it is read
             options = sampling(self.config.decoding) | {
-                "stop": self.end,
+                "stop": EOS if self.begin else (),
                 "tokenizer": Continuation(tokenizer, tuple(ids)),
                 "buckets": (self._prompt_size(sentence),),
             }
@@ -165,8 +151,9 @@ class LanguageModeling(Task[TextBatch | PackedBatch]):
         tokenizer, longest = self.tokenizers.source, self.config.model.max_length
         room = min(CONTINUED, self.config.decoding.max_tokens, longest - len(ids))
         if target is None and room > 0:
-            options = {"max_tokens": room, "stop": self.end, "buckets": (longest - room,)}
-            output = generate(self._model(state), [ids], compile=compiled, **options)
+            options = sampling(replace(self.config.decoding, strategy="greedy", max_tokens=room))
+            options |= {"stop": EOS if self.begin else (), "buckets": (longest - room,)}
+            output = generate(self._model(state), [ids], **options)
             more = output.tokens[0, : int(output.lengths[0])].tolist()
         return Example(
             {"decoder": np.array([*ids, *more])},
@@ -222,15 +209,10 @@ def continuation(
 
 
 class Continuation(NamedTuple):
-    """Decodes what follows a prompt, which may begin with a blank or inside of a word.
+    """Decodes what follows a prompt, which may begin with a blank or inside of a word."""
 
-    Attributes:
-        tokenizer: of the model.
-        prompt: its ids.
-    """
-
-    tokenizer: Tokenizer
-    prompt: tuple[int, ...]
+    tokenizer: Tokenizer  # of the model
+    prompt: tuple[int, ...]  # its ids
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text that the ids add to the prompt."""

@@ -30,12 +30,7 @@ BEST = 5  # words that are listed for a gap
 
 @task(
     "masked_language_model",
-    TaskParts(
-        reads=("text",),
-        models={"transformer": EncoderModel},
-        batch=SentenceBatchPart,
-        train=LabelTrainPart,
-    ),
+    TaskParts(("text",), {"transformer": EncoderModel}, SentenceBatchPart, LabelTrainPart),
 )
 class MaskedLanguageModeling(Task[MaskedBatch]):
     """An encoder that reads the sources of examples, with gaps in them."""
@@ -77,9 +72,7 @@ class MaskedLanguageModeling(Task[MaskedBatch]):
         scores, _ = super().measure(state, split)
         if self.source.has_phenomena and split == "test":
             program = self.learner.apply(
-                lambda model, tokens, lengths: (
-                    model.encode(tokens, mask=masks.lengths(lengths)).features
-                )
+                lambda model, *batch: model.encode(batch[0], mask=masks.lengths(batch[1])).features
             )
 
             def encode(part: str, numbers: Sequence[int]) -> list[np.ndarray]:

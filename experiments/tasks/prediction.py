@@ -19,21 +19,14 @@ SIMILAR = 0.8  # least similarity of a known word that is suggested, as in `diff
 
 
 class Prediction(NamedTuple):
-    """The answer of a model to one line.
+    """The answer of a model to one line."""
 
-    Attributes:
-        text: the answer, in pieces that are printed as they come.
-        details: returns the answer as JSON values, with probabilities; called for JSON alone.
-        note: a sentence for standard error, such as a list of unknown words; "" for none.
-        error: the reason why there is no answer; "" if there is one.
-        choices: of an encoder: for each place among the labels of `Task.example`, or None for the
-            whole input, answers with their probabilities, the most probable first.
-    """
-
-    text: Iterable[str] = ()
-    details: Callable[[], Mapping[str, Any]] = dict
-    note: str = ""
-    error: str = ""
+    text: Iterable[str] = ()  # the answer, in pieces that are printed as they come
+    details: Callable[[], Mapping[str, Any]] = dict  # returns the answer as JSON, if that is asked
+    note: str = ""  # a sentence for standard error, such as a list of unknown words
+    error: str = ""  # the reason why there is no answer
+    # Of an encoder: for each place among the labels of `Task.example`, or None for the whole input,
+    # answers with their probabilities, the most probable first.
     choices: Sequence[tuple[int | None, Sequence[tuple[str, float]]]] = ()
 
 
@@ -60,19 +53,12 @@ def predictions(
 
 
 class Sentence(NamedTuple):
-    """A sentence, or an image, as a model reads it.
+    """A sentence, or an image, as a model reads it."""
 
-    Attributes:
-        ids: of its tokens; or the image.
-        unknown: words that the vocabulary lacks, by their places in `ids`.
-        text: as it was typed.
-        words: of a vocabulary of words, the number of the typed word of each id, from 0.
-    """
-
-    ids: Any
-    unknown: Mapping[int, str] = {}
-    text: str = ""
-    words: Sequence[int] = ()
+    ids: Any  # of its tokens; or the image
+    unknown: Mapping[int, str] = {}  # words that the vocabulary lacks, by their places in `ids`
+    text: str = ""  # as it was typed
+    words: Sequence[int] = ()  # of a vocabulary of words, the number of the typed word of each id
 
     def note(self, tokenizer: Tokenizer, *, is_copied: bool = False) -> str:
         """Return a sentence about the unknown words, "" if there are none."""
@@ -105,8 +91,7 @@ def read_sentence(
     """
     ids, unknown, words = [], {}, []
     for number, part in enumerate([text] if gap is None else re.split("_+", text)):
-        if number:
-            ids.append(gap)
+        ids += [gap] if number else []
         if not isinstance(tokenizer, WordTokenizer):
             ids += tokenizer.read(part)
             continue

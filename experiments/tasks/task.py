@@ -49,7 +49,8 @@ TEXTS = {"text", "characters"}  # kinds of examples without a target
 Batch = TypeVar("Batch")
 Examples = TextStore | ImageStore
 Ids = IdStore | EncodedExamples[EncodedPair]
-Losses = tuple[TokenLosses, Mapping[str, Array]]
+Arrays = Mapping[str, Array]
+Losses = tuple[TokenLosses, Arrays]
 Scores = dict[str, dict[str, Any]]  # by the name of a split, or of a part of it
 
 
@@ -59,26 +60,19 @@ class Task(ABC, Generic[Batch]):
     Nothing is read and no parameter is allocated before it is used.
 
     Attributes:
-        parts: types of the config, as it was registered.
-        sides: of an example that have tokens: 0 is the source, 1 the target.
-        ends: number of tokens that the model reads after each text.
-        only_test: whether other test splits than "test" are not measured.
-        has_perplexity: whether the loss is that of a distribution over tokens.
-        config: of the run.
+        config, tokenizers, splits: of the run; the splits as they were read.
         source: the dataset.
-        tokenizers: of both sides.
-        splits: the data as it was read.
         test_splits: splits that a trained model is measured on.
         known_splits: all splits that are read.
         objective: `(*, training) -> (logits, labels, counts) -> TokenLosses`, for the loss that
             `train.loss` names; see `experiments.losses.objective`.
     """
 
-    parts: ClassVar[TaskParts]
-    sides: ClassVar[tuple[int, ...]] = (0,)
-    ends: ClassVar[int] = 1
-    only_test: ClassVar[bool] = False
-    has_perplexity: ClassVar[bool] = True
+    parts: ClassVar[TaskParts]  # types of the config, as it was registered
+    sides: ClassVar[tuple[int, ...]] = (0,)  # that have tokens: 0 is the source, 1 the target
+    ends: ClassVar[int] = 1  # number of tokens that the model reads after each text
+    only_test: ClassVar[bool] = False  # whether other test splits than "test" are not measured
+    has_perplexity: ClassVar[bool] = True  # whether the loss is of a distribution over tokens
 
     def __init__(
         self, config: Config, tokenizers: Tokenizers, splits: Splits | None = None
@@ -185,29 +179,25 @@ class Task(ABC, Generic[Batch]):
         raise UsageError(f"{self.config.task} has no attention to explain")
 
     def attended(
-        self,
-        model: nnx.Module,
-        inputs: Mapping[str, Array],
-        lengths: Mapping[str, Array],
-        returning: Sequence[str] = (),
+        self, model: nnx.Module, inputs: Arrays, lengths: Arrays, returning: Sequence[str] = ()
     ) -> Mapping[str, Output]:
         """Return the output of each stack, without dropout; `returning` as in `Context`.
 
         By stack, `inputs` of `example` are `[B, T]`, padded, and `lengths` the valid tokens `[B]`.
         """
-        if "encoder" not in inputs:  # padding follows the tokens, so no token attends to it
-            return {"decoder": model(inputs["decoder"], returning=returning)}
-        read, valid = inputs["encoder"], lengths["encoder"]
-        if "decoder" not in inputs:
+        read, valid = inputs.get("encoder"), lengths.get("encoder")
+        written = inputs.get("decoder")
+        if read is None:  # padding follows the tokens, so no token attends to it
+            return {"decoder": model(written, returning=returning)}
+        if written is None:
             valid = valid if read.ndim == 2 else None  # images have no padding
             return {"encoder": model(read, lengths=valid, returning=returning)}
         mask = masks.lengths(valid)
         encoded = model.encode(read, mask=mask, returning=returning)
-        decoded = model.decode(
-            inputs["decoder"], encoded.features, encoder_mask=mask, returning=returning
-        )
-        logits = model.logits(decoded.features)
-        return {"encoder": encoded, "decoder": decoded._replace(logits=logits)}
+        options = {"encoder_mask": mask, "returning": returning}
+        decoded = model.decode(written, encoded.features, **options)
+        decoded = decoded._replace(logits=model.logits(decoded.features))
+        return {"encoder": encoded, "decoder": decoded}
 
     @cached_property
     def collector(self) -> Collector:
@@ -274,9 +264,8 @@ class Task(ABC, Generic[Batch]):
         lines, examples = [], self.examples("validation")[:SAMPLED]
         answers = self.answer_split(state, "validation", SAMPLED)
         for (source, target, _), answer in zip(examples, answers, strict=True):
-            mark = "=" if answer == target else "≠"
             lines += [] if self.source.has_images else [f"  {source}"]
-            lines += [f"  → {answer}", f"  {mark} {target}"]
+            lines += [f"  → {answer}", f"  {'=' if answer == target else '≠'} {target}"]
         return "\n".join(lines)
 
     def answer_scores(
@@ -318,22 +307,19 @@ class Task(ABC, Generic[Batch]):
         return self._examples_and_ids(split)[1]
 
     def _read(self, split: str) -> tuple[Examples, Ids]:
+        source, splits, may_split = self.source, self.splits, self.source.may_split
         longest = getattr(self.config.model, "max_length", 0)
         room = min(getattr(self.config.batch, "row_length", 0) or longest, longest)
-        is_whole = not longest or self.source.is_running
-        store = partial(
-            store_ids,
-            self.splits.cache,
-            tokenizers=self.tokenizers,
-            max_ids=room - self.ends if self.source.may_split and not is_whole else None,
-            map_function=self.splits.map_function,
-        )
+        is_whole = not longest or source.is_running
+        options = {"tokenizers": self.tokenizers, "map_function": splits.map_function}
+        options["max_ids"] = room - self.ends if may_split and not is_whole else None
+        store = partial(store_ids, splits.cache, **options)
         with as_usage_errors(f"the {split} split: "):  # an unknown word
-            examples = self.splits[split]
-            if self.source.has_images:
+            examples = splits[split]
+            if source.has_images:
                 return examples, EncodedExamples(map(self.tokenizers.encode, examples))
             ids = store(examples)
-        if is_whole or self.source.may_split:
+        if is_whole or may_split:
             return examples, ids
         lengths = ids.lengths.max(axis=1) - 1 + self.ends
         may_drop = split == "train" and hasattr(self.config.data, "faults")
@@ -343,14 +329,14 @@ class Task(ABC, Generic[Batch]):
             if not fits.any():
                 raise UsageError(f"no pair of the train split is left: all have {what}")
             name = f"{ids.path.name} without {what}"
-            examples = store_text(self.splits.cache, partial(compress, examples, fits), name)
+            examples = store_text(splits.cache, partial(compress, examples, fits), name)
             return examples, store(examples)
         if lengths.max() > longest:
             text = examples[int(lengths.argmax())].source
+            hint = ", or leave such pairs out by data.faults=drop" if may_drop else ""
             raise UsageError(
                 f"the {split} split needs {lengths.max()} positions, for {text[:40]!r}: raise "
-                f"model.max_length={longest}"
-                + (", or leave such pairs out by data.faults=drop" if may_drop else "")
+                f"model.max_length={longest}{hint}"
             )
         return examples, ids
 

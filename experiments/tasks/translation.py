@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from operator import itemgetter
 from typing import Any
 
 import jax
@@ -18,13 +17,7 @@ from attention.modules.layers import split_rng
 from attention.primitives import masks
 from experiments.analysis.collect import Collector, Example
 from experiments.analysis.figures import maps_figure, save
-from experiments.config.parts import (
-    EncoderDecoderModel,
-    LabelTrainPart,
-    PairBatchPart,
-    RecurrentModel,
-    SearchPart,
-)
+from experiments.config import parts
 from experiments.data.packing import Batch, PackedPairs, row_lengths
 from experiments.data.pipeline import Buckets, PackedRows, ShuffledBatches, SortedBatches
 from experiments.data.subwords import subword_dropout
@@ -48,6 +41,7 @@ from experiments.tasks.prediction import Prediction, Sentence, read_sentence
 from experiments.tasks.task import Losses, Scores, Task, perplexity
 from experiments.workdir import Workdir
 
+Sources = Sequence[Sequence[int]]
 ARCHITECTURES = {"transformer": EncoderDecoder, "recurrent": RecurrentEncoderDecoder}
 REDRAWN = 8_192  # examples that subword dropout segments at once, some seconds before they are used
 LOW_CONFIDENCE = 0.5  # a translation below it is marked
@@ -59,10 +53,10 @@ DRAWN = 7  # words of the sentence with a picture of its attention
     "translation",
     TaskParts(
         reads=("pairs",),
-        models={"transformer": EncoderDecoderModel, "recurrent": RecurrentModel},
-        batch=PairBatchPart,
-        train=LabelTrainPart,
-        decoding=SearchPart,
+        models={"transformer": parts.EncoderDecoderModel, "recurrent": parts.RecurrentModel},
+        batch=parts.PairBatchPart,
+        train=parts.LabelTrainPart,
+        decoding=parts.SearchPart,
     ),
 )
 class Translation(Task[Batch | PackedPairs]):
@@ -90,8 +84,8 @@ class Translation(Task[Batch | PackedPairs]):
         batch, longest = config.batch, config.model.max_length
         most = longest, longest
         if batch.packed:
-            length = batch.row_length
-            most = (length, length) if length else row_lengths(ids.lengths, longest)
+            row = batch.row_length
+            most = (row, row) if row else row_lengths(ids.lengths, longest)
             layout = PackedRows(most, batch.tokens)
         else:
             layout = Buckets([*batch.bucket_lengths, longest], batch.tokens)
@@ -124,17 +118,15 @@ class Translation(Task[Batch | PackedPairs]):
     def measure(self, state: TrainState, split: str) -> tuple[Scores, list[str]]:
         """Measure loss and translations, and of the toy test split the phenomena too.
 
-        Where tokens are not words, perplexity is given per word too, its ends included: the fewer
-        words a token is, the lower its own perplexity. With subwords that per word is an upper
-        bound, for a word has other segmentations too.
+        Perplexity per word, ends included, compares models whose tokens differ. With subwords it is
+        an upper bound, for a word has other segmentations too.
         """
         answers, (scores, _) = self.answer_split(state, split), super().measure(state, split)
         _, targets, _ = zip(*self.examples(split), strict=True)
         tokens = int(self.ids(split).lengths[:, 1].sum())
         words = len(" ".join(targets).split()) + len(targets)
         if tokens != words:
-            nll = scores[split]["nll"] * tokens / words
-            scores[split] |= perplexity("word_perplexity", nll)
+            scores[split] |= perplexity("word_perplexity", scores[split]["nll"] * tokens / words)
         scores[split] |= self.answer_scores(answers, split, self.config.decoding.metrics)
         if split == "test" and self.source.has_phenomena:
             scores |= by_phenomenon([*self.examples(split)], answers)
@@ -149,9 +141,8 @@ class Translation(Task[Batch | PackedPairs]):
     def example(self, state: TrainState, source: str, target: str | None = None) -> Example:
         """As in `Task`; the target is the translation of the model if None."""
         if target is None:
-            ids = [self.read(source).ids]
-            (said,) = self.translate_ids(state.parameters, ids, batch_size=1)
-            return self.translated(source, said)
+            (ids,) = self.translate_ids(state.parameters, [self.read(source).ids])
+            return self.translated(source, ids)
         if not target.strip():
             return self.translated(source, [EOS])
         longest = self.config.model.max_length - 1
@@ -165,10 +156,8 @@ class Translation(Task[Batch | PackedPairs]):
     ) -> Example:
         """Return what the model reads of a source, and of the ids of a translation of it.
 
-        `written` is a translation that a person typed, whose ids these are.
-
-        Raises:
-            UsageError: a model that does not attend.
+        `written` is what a person typed, whose ids these are. Without attention, it raises a
+        UsageError.
         """
         if not self.aligns:
             raise UsageError("a model with model.attention='none' has no attention to explain")
@@ -206,10 +195,8 @@ class Translation(Task[Batch | PackedPairs]):
 
     def answers(self, state: TrainState, inputs: Sequence[Sentence]) -> Iterator[Prediction]:
         """Translate sentences; unknown words are copied, if the model attends to the source."""
-        # Programs for other numbers would be compiled anew, but a person waits for one sentence.
-        size = 1 if len(inputs) == 1 else None
         tokenizer, decoding = self.tokenizers.source, self.config.decoding
-        every = self.hypotheses(state.parameters, inputs, decoding, batch_size=size)
+        every = self.hypotheses(state.parameters, inputs, decoding)
         for sentence, ranked in zip(inputs, every, strict=True):
             details = {
                 "source": [*sentence.tokens(tokenizer), tokenizer.token(EOS)],
@@ -217,30 +204,17 @@ class Translation(Task[Batch | PackedPairs]):
                 "translations": ranked,
             }
             note = sentence.note(tokenizer, is_copied=self.aligns)
-            texts = [best["text"] for best in ranked[:1]]
-            yield Prediction(texts, lambda details=details: details, note)
+            yield Prediction(
+                [best["text"] for best in ranked[:1]], lambda value=details: value, note
+            )
 
-    def translate_ids(
-        self,
-        parameters: nnx.State,
-        sources: Sequence[Sequence[int]],
-        *,
-        batch_size: int | None = None,
-    ) -> list[np.ndarray]:
-        """Translate lists of ids without their ends; translations that have an end contain it.
-
-        By default as many at once as `decoding.hypotheses` has room for.
-        """
-        output = self._generate(parameters, sources, self.config.decoding, batch_size)
+    def translate_ids(self, parameters: nnx.State, sources: Sources) -> list[np.ndarray]:
+        """Translate lists of ids without their ends; translations that have an end contain it."""
+        output = self._generate(parameters, sources, self.config.decoding, aligns=False)
         return [ids[0, : n[0]] for ids, n in zip(output.tokens, output.lengths, strict=True)]
 
     def hypotheses(
-        self,
-        parameters: nnx.State,
-        sentences: Sequence[Sentence],
-        decoding: SearchPart,
-        *,
-        batch_size: int | None = None,
+        self, parameters: nnx.State, sentences: Sequence[Sentence], decoding: parts.SearchPart
     ) -> list[list[dict[str, Any]]]:
         """Return the best translations of each sentence, best first.
 
@@ -252,23 +226,14 @@ class Translation(Task[Batch | PackedPairs]):
         each token the index of the source token with the largest weight, [] without attention.
         """
         sources = [sentence.ids for sentence in sentences]
-        output = self._generate(parameters, sources, decoding, batch_size, aligns=self.aligns)
+        output = self._generate(parameters, sources, decoding, aligns=self.aligns)
         return [
-            [
-                self._hypothesis(sentence, jax.tree.map(itemgetter((row, n)), output))
-                for n in np.flatnonzero(output.lengths[row])
-            ]
-            for row, sentence in enumerate(sentences)
+            [self._hypothesis(sentence, output, (row, n)) for n in np.flatnonzero(lengths)]
+            for row, (sentence, lengths) in enumerate(zip(sentences, output.lengths, strict=True))
         ]
 
     def _generate(
-        self,
-        parameters: nnx.State,
-        sources: Sequence[Sequence[int]],
-        decoding: SearchPart,
-        slots: int | None,
-        *,
-        aligns: bool = False,
+        self, parameters: nnx.State, sources: Sources, decoding: parts.SearchPart, *, aligns: bool
     ) -> GenerationOutput:
         """Return translations `[B, n_best, T]`, with weights of source tokens if `aligns`."""
         longest, options = self.config.model.max_length, {}
@@ -279,6 +244,8 @@ class Translation(Task[Batch | PackedPairs]):
             needed = 1 + max(map(len, sources), default=0)
             lengths = [min(length for length in lengths if length >= needed)]
             options = {"returning": ("weights",), "observe": source_weights}
+        # Programs for other numbers would be compiled anew, but a person waits for one sentence.
+        slots = 1 if len(sources) == 1 else max(1, decoding.hypotheses // decoding.num_beams)
         beam = Beam(decoding.num_beams, decoding.n_best, GNMT(decoding.length_penalty))
         is_greedy = decoding.num_beams == 1
         output = generate(
@@ -288,7 +255,7 @@ class Translation(Task[Batch | PackedPairs]):
             max_tokens=longest,
             stop=EOS,
             start=BOS,
-            slots=slots or max(1, decoding.hypotheses // decoding.num_beams),
+            slots=slots,
             buckets=lengths,
             compile=by_rows,
             **options,
@@ -306,26 +273,28 @@ class Translation(Task[Batch | PackedPairs]):
 
         Weights of cross-attention are `[T, S]`; unknown words are by source place.
         """
-        tokenizer = self.tokenizers.target
+        tokenizer, text = self.tokenizers.target, self._text(ids)
         tokens = [tokenizer.token(number) for number in ids]
-        if not unknown:
-            return tokens, self._text(ids)
-        written = len(ids) - (ids[-1] == EOS)
-        copies, rest = copy_words(weights[:written, :-1], unknown)
-        tokens = [copies.get(place, token) for place, token in enumerate(tokens)]
-        return tokens, tokenizer.tokens.detokenize([*tokens[:written], *rest])
+        if unknown:
+            written = len(ids) - (ids[-1] == EOS)
+            copies, rest = copy_words(weights[:written, :-1], unknown)
+            tokens = [copies.get(place, token) for place, token in enumerate(tokens)]
+            text = tokenizer.tokens.detokenize([*tokens[:written], *rest])
+        return tokens, text
 
-    def _hypothesis(self, sentence: Sentence, output: GenerationOutput) -> dict[str, Any]:
-        valid = slice(int(output.lengths))
+    def _hypothesis(
+        self, sentence: Sentence, output: GenerationOutput, at: tuple[int, int]
+    ) -> dict[str, Any]:
+        valid = (*at, slice(output.lengths[at]))
         ids, log_probs = output.tokens[valid].tolist(), output.log_probs[valid]
-        weights = np.zeros((0, 0))
-        if output.observed is not None:  # without the padding of the source
-            weights = output.observed[valid, : len(sentence.ids) + 1]
-        tokens, text = self.with_copies(ids, weights, sentence.unknown if self.aligns else {})
+        weights, unknown = np.zeros((0, 0)), {}
+        if self.aligns:  # without the padding of the source
+            weights, unknown = output.observed[valid][:, : len(sentence.ids) + 1], sentence.unknown
+        tokens, text = self.with_copies(ids, weights, unknown)
         confidence = float(np.exp(np.mean(log_probs)))
         return {
             "text": text,
-            "score": float(output.scores),
+            "score": float(output.scores[at]),
             "confidence": confidence,
             "is_uncertain": confidence < LOW_CONFIDENCE,
             "ids": ids,

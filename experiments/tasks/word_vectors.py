@@ -27,8 +27,7 @@ EVALUATED = 4  # batches of a split that are measured
 class SkipGram(nnx.Module):
     """Score pairs of words as neighbours (Mikolov et al. 2013, "Distributed representations").
 
-    Each word has one vector as a center and one as a neighbour. The vectors of centers are the word
-    vectors.
+    Each word has one vector as a center, the word vector, and one as a neighbour.
     """
 
     def __init__(self, vocab_size: int, width: int, *, rngs: nnx.Rngs) -> None:
@@ -44,12 +43,7 @@ class SkipGram(nnx.Module):
 
 @task(
     "word_vectors",
-    TaskParts(
-        reads=("text",),
-        models={"skip_gram": SkipGramModel},
-        batch=SkipGramBatchPart,
-        train=TrainPart,
-    ),
+    TaskParts(("text",), {"skip_gram": SkipGramModel}, SkipGramBatchPart, TrainPart),
 )
 class WordVectors(Task[SkipGramBatch]):
     """Skip-grams with negative sampling of the sources of examples."""

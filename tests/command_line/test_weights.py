@@ -1,6 +1,5 @@
 """`run.py --mode=predict --weights=FOLDER`: text from a released checkpoint."""
 
-import contextlib
 import io
 import json
 import shutil
@@ -14,70 +13,46 @@ import pytest
 import run
 from attention.decoding import AllowedTokens
 from attention.decoding import generate as generate_ids
-from tests.command_line.command import in_repository
 
 CHECKPOINTS = "tests/fixtures/checkpoints"
 
 
 @pytest.fixture
-def generate(place, monkeypatch):
+def generate(place, capsys, monkeypatch):
     """Run the command for a checkpoint; return (exit status, standard output, standard error)."""
 
     def call(folder, *flags, given="the cat\nhello\n"):
-        arguments = [
-            f"--cache={place / 'cache'}",
-            f"--weights={Path(CHECKPOINTS) / folder}",
-            *flags,
-        ]
-        text = io.TextIOWrapper(io.BytesIO(given.encode()))
-        output, error = io.StringIO(), io.StringIO()
-        with in_repository(), pytest.MonkeyPatch.context() as patch:
-            patch.setattr("sys.stdin", text)
-            with contextlib.redirect_stdout(output), contextlib.redirect_stderr(error):
-                status = run.main(["run.py", "--mode=predict", *arguments])
-        return status, output.getvalue(), error.getvalue()
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(given.encode())))
+        folders = f"--cache={place / 'cache'}", f"--weights={Path(CHECKPOINTS) / folder}"
+        return run.main(["run.py", "--mode=predict", *folders, *flags]), *capsys.readouterr()
 
     return call
 
 
-def with_words(place, name, more=0, mark=""):
+def with_words(place, name, more=0):
     """Copy a checkpoint with a tokenizer of the words w0, w1, …; return it and its vocab size."""
     tokenizers = pytest.importorskip("tokenizers")
     folder = shutil.copytree(f"{CHECKPOINTS}/{name}", place / name)
     size = json.loads((folder / "config.json").read_text())["vocab_size"]
-    words = {f"{mark}w{i}": i for i in range(size + more)}
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token=f"{mark}w1"))
+    words = {f"w{i}": i for i in range(size + more)}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w1"))
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     tokenizer.save(str(folder / "tokenizer.json"))
     return folder, size
 
 
-def test_greedy_decoding_and_a_beam_of_several_continue_each_line(generate):
-    few = "--config.decoding.max_tokens=4"
-    for flags in (["--config.decoding.strategy=greedy"], ["--config.decoding.num_beams=2"]):
-        status, output, error = generate("gpt2", few, *flags)
-        assert (status, error) == (0, "")
-        first, second = output.splitlines()
-        assert first.startswith("the cat") and len(first) > len("the cat")
-        assert second.startswith("hello") and len(second) > len("hello")
-    found = generate("gpt2", few, *flags, "--format=json")[1].splitlines()
-    for text, answer in zip((first, second), map(json.loads, found), strict=True):
-        assert answer["prompt"] + answer["text"] == text
-        assert all(0 < each <= 1 for each in answer["probabilities"])
-
-
-def test_a_decoder_that_removes_the_first_blank_keeps_that_after_the_prompt(generate, tmp_path):
-    """As that of Llama 2 and Mistral, in which a word begins with a mark."""
-    tokenizers = pytest.importorskip("tokenizers")
-    folder, _ = with_words(tmp_path, "gpt2", mark="▁")
-    tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
-    tokenizer.decoder = tokenizers.decoders.Metaspace()
-    tokenizer.save(str(folder / "tokenizer.json"))
-    flags = ["--config.decoding.max_tokens=3", "--config.decoding.strategy=greedy"]
-    status, output, error = generate(folder, *flags, given="w4 w5\n")
+@pytest.mark.parametrize("flag", ["strategy=greedy", "num_beams=2"])
+def test_each_line_is_continued(generate, flag):
+    flags = "--config.decoding.max_tokens=4", f"--config.decoding.{flag}"
+    status, output, error = generate("gpt2", *flags)
     assert (status, error) == (0, "")
-    assert output.startswith("w4 w5 w") and len(output.split()) == 5
+    answers = [
+        json.loads(line) for line in generate("gpt2", *flags, "--format=json")[1].splitlines()
+    ]
+    assert [answer["prompt"] for answer in answers] == ["the cat", "hello"]
+    for text, answer in zip(output.splitlines(), answers, strict=True):
+        assert answer["text"] and answer["prompt"] + answer["text"] == text
+        assert all(0 < each <= 1 for each in answer["probabilities"])
 
 
 def test_encoder_decoder_is_greedy_and_uses_generation_config(generate, tmp_path):
@@ -101,9 +76,8 @@ def test_encoder_decoder_is_greedy_and_uses_generation_config(generate, tmp_path
     found = generate(folder, "--config.decoding.max_tokens=6", given="w5 w6\n")
     expected = " ".join(f"w{i}" for i in takewhile(lambda i: i != end, ids))
     assert found == (0, f"{expected}\n", "")
-    status, output, error = generate(folder, "--config.decoding.max_tokens=33", given="w5 w6\n")
-    assert (status, output) == (2, "")
-    assert "max_tokens=33 is more than the 32 tokens that the model can write" in error
+    status, _, error = generate(folder, "--config.decoding.max_tokens=33")
+    assert status == 2 and "=33 is more than the 32 tokens that the model can write" in error
 
 
 def test_lines_that_the_model_cannot_read(generate, tmp_path):
@@ -122,14 +96,8 @@ def test_lines_that_the_model_cannot_read(generate, tmp_path):
     ]
 
 
-@pytest.mark.parametrize(
-    "folder, message",
-    [
-        ("bert", "contains a MaskedLanguageModel, which generates no text"),
-        ("nothing", "nothing is not a folder: load needs one with config.json"),
-    ],
-)
-def test_wrong_use_is_one_sentence(generate, folder, message):
-    status, output, error = generate(folder)
-    assert (status, output) == (2, "")
-    assert message in error and error.count("\n") == 1
+def test_wrong_use_is_one_sentence(generate):
+    reason = "contains a MaskedLanguageModel, which generates no text"
+    for folder, message in (("bert", reason), ("nothing", "nothing is not a folder: load needs")):
+        status, output, error = generate(folder)
+        assert (status, output, error.count("\n")) == (2, "", 1) and message in error

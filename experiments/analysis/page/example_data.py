@@ -226,9 +226,8 @@ def _translations(
     decoding = replace(task.config.decoding, num_beams=num_beams, n_best=min(NUM_BEAMS, num_beams))
     sentences = [*map(task.read, sources)]
     ids = [sentence.ids for sentence in sentences]
-    own = task.translate_ids(state.parameters, ids, batch_size=1)
-    size = min(AT_ONCE, len(sentences))
-    found = task.hypotheses(state.parameters, sentences, decoding, batch_size=size)
+    own = task.translate_ids(state.parameters, ids)
+    found = task.hypotheses(state.parameters, sentences, decoding)
     for source, first, hypotheses in zip(sources, own, found, strict=True):
         every = dict.fromkeys([tuple(first.tolist()), *(tuple(one["ids"]) for one in hypotheses)])
         several = [[*each] for each in every][:NUM_BEAMS]

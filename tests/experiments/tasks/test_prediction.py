@@ -47,11 +47,9 @@ def test_unknown_words_are_read_as_a_name_or_as_the_rarest_word():
     assert WordTokenizer((*SPECIALS, "I", "jump", "left"), WORDS).placeholder == "left"
 
 
-def test_gaps():
-    sentence = read_sentence(TOKENIZER, "The ___, sees _.", longest=6, gap=99)
-    the, sees = (TOKENIZER.ids[word] for word in ("the", "sees"))
-    assert sentence.ids == [the, 99, sees, 99]
-    assert read_sentence(TOKENIZER, "the _ zebra", longest=6, gap=99).unknown == {2: "zebra"}
+def test_gap_and_an_unknown_word():
+    sentence = read_sentence(TOKENIZER, "The ___, _ zebra.", longest=6, gap=99)
+    assert (sentence.ids[1:3], sentence.unknown) == ([99, 99], {3: "zebra"})
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -64,15 +62,12 @@ def test_shape_and_range_of_an_image(tmp_path, channels):
 
 
 def test_files_that_are_no_image_of_the_model(tmp_path):
-    Image.new("L", (3, 2)).save(tmp_path / "a.png")
+    """Another size and a text: see `--mode=predict`."""
     Image.fromarray(np.full((2, 2), 700, np.uint16)).save(tmp_path / "16.png")
+    Image.new("L", (2, 2)).save(tmp_path / "a.png")
     begin, _, end = (tmp_path / "a.png").read_bytes().partition(b"IDAT")
     (tmp_path / "damaged.png").write_bytes(begin[:-4] + bytes(4) + b"IDAT" + end)  # of length 0
-    for name, message in (
-        ("a.png", "has 3 x 2 pixels, and the model reads 2 x 2"),
-        ("16.png", "has more than 8 bits per channel: convert it to 8 bits"),
-        ("damaged.png", "cannot be read as an image"),
-        ("nothing", "cannot be read as an image: .*No such file or directory"),
-    ):
-        with pytest.raises(ValueError, match=f"{tmp_path / name}.* {message}"):
-            read_image(str(tmp_path / name), (2, 2, 1))
+    reasons = {"16": "has more than 8 bits per channel", "damaged": "cannot be read as an image"}
+    for name, reason in reasons.items():
+        with pytest.raises(ValueError, match=f"{tmp_path / name}.png {reason}"):
+            read_image(str(tmp_path / f"{name}.png"), (2, 2, 1))

@@ -28,8 +28,9 @@ def task():
         config = toy_translation.get_config("tiny")
         config.model.update({"width": 8, "num_heads": 2, "hidden": 12, "max_length": 9})
         config.batch.bucket_lengths = (6,)
-        config.train.warmup_steps = 0
-        config.decoding.update({"num_beams": 3, "length_penalty": 0.5, "n_best": 2})
+        config.decoding.update(
+            {"num_beams": 3, "length_penalty": 0.5, "n_best": 2, "hypotheses": 6}
+        )
         return Translation(Config.read(config.to_dict()), TOKENIZERS)
 
 
@@ -50,9 +51,9 @@ def parameters(task):
 def test_batch_equals_sentences_one_by_one(task):
     parameters = drawn(task, seed=17)  # with which translations differ
     ids = [TOKENIZERS.source.encode(sentence) for sentence in SENTENCES]
-    together = task.translate_ids(parameters, ids, batch_size=2)
+    together = task.translate_ids(parameters, ids)
     for source, target in zip(ids, together, strict=True):
-        (alone,) = task.translate_ids(parameters, [source], batch_size=2)
+        (alone,) = task.translate_ids(parameters, [source])
         np.testing.assert_array_equal(alone, target)
     assert len({*map(str, together)}) > 1
 
@@ -71,7 +72,7 @@ def test_scores_alignments_and_copies_of_hypotheses(task, parameters):
     plain, unknown = (next(task.predict(state, [line])) for line in ("b h a", "b q a"))
     assert unknown.note == "not in the vocabulary, copied: 'q'"
     hypotheses, copies = (answer.details()["translations"] for answer in (plain, unknown))
-    (best,) = task.translate_ids(parameters, [TOKENIZERS.source.encode("b h a")], batch_size=1)
+    (best,) = task.translate_ids(parameters, [TOKENIZERS.source.encode("b h a")])
     assert hypotheses[0]["ids"] == best.tolist() != hypotheses[1]["ids"]
     assert hypotheses[0]["score"] >= hypotheses[1]["score"]
     examples = [task.example(state, "b h a", " ".join(h["tokens"][:-1])) for h in hypotheses]
@@ -92,14 +93,13 @@ def test_scores_alignments_and_copies_of_hypotheses(task, parameters):
 
 def test_more_beams_than_target_tokens(task, parameters):
     decoding = replace(task.config.decoding, num_beams=20)
-    (ranked,) = task.hypotheses(parameters, [task.read("a b")], decoding, batch_size=1)
+    (ranked,) = task.hypotheses(parameters, [task.read("a b")], decoding)
     assert len({*(translation["text"] for translation in ranked)}) == 2
 
 
 def test_model_without_attention_reads_a_placeholder():
     config = toy_translation_rnn.get_config("tiny")
-    config.model.update({"attention": "none", "max_length": 9})
-    config.batch.bucket_lengths = (9,)
+    config.model.attention = "none"
     task = Translation(Config.read(config.to_dict()), TOKENIZERS)
     (answer,) = task.predict(task.learner.initial_state(), ["a q"])
     assert answer.note == "not in the vocabulary, read as 'h': 'q'"
