@@ -1,4 +1,4 @@
-"""Pictures of page 8: the way of the gradient, the loss of a training run, and what it has learned."""
+"""Pictures of page 8: the gradient, the loss of a training run, and the learned weights."""
 
 from typing import Any
 
