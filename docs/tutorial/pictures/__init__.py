@@ -24,8 +24,11 @@ def draw(page: str, names: dict[str, Any], folder: Path) -> None:
         names: what the program of the page has defined.
         folder: gets a file `FUNCTION.svg` for each picture.
     """
+    name = page.partition("_")[2]
+    if not (Path(__file__).parent / f"{name}.py").exists():
+        return
     folder.mkdir(parents=True, exist_ok=True)
-    module = import_module(f"{__name__}.{page.partition('_')[2]}")
+    module = import_module(f"{__name__}.{name}")
     for picture in module.PICTURES:
         path = folder / f"{picture.__name__}.svg"
         drawn = picture(names)

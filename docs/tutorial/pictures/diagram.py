@@ -5,8 +5,8 @@ from html import escape
 from docs.tutorial.pictures.plots import GREY
 
 HEAD = (
-    '<defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" '
-    'orient="auto-start-reverse"><path d="M0 0L8 4L0 8z" fill="{color}"/></marker></defs>'
+    '<defs><marker id="head-{name}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" '
+    'markerHeight="7" orient="auto-start-reverse"><path d="M0 0L8 4L0 8z" fill="{color}"/></marker></defs>'
 )
 
 
@@ -20,7 +20,8 @@ class Diagram:
 
     def __init__(self, width: int, height: int) -> None:  # noqa: D107
         self.size = width, height
-        self.shapes = [HEAD.format(color=GREY)]
+        self.shapes: list[str] = []
+        self.heads: set[str] = set()  # colours of arrows
 
     def box(
         self,
@@ -71,7 +72,9 @@ class Diagram:
     def line(self, *points: float, arrow: bool = False, color: str = GREY) -> None:
         """Draw a line through points x, y, x, y, …, with an arrow at its end if asked."""
         path = " ".join(f"{point:g}" for point in points)
-        head = ' marker-end="url(#head)"' if arrow else ""
+        head = f' marker-end="url(#head-{color[1:]})"' if arrow else ""
+        if arrow:
+            self.heads.add(color)
         self.shapes.append(
             f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="1.5"{head}/>'
         )
@@ -79,10 +82,11 @@ class Diagram:
     def svg(self) -> str:
         """Return the text of the image."""
         width, height = self.size
+        heads = [HEAD.format(name=color[1:], color=color) for color in sorted(self.heads)]
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
             f'width="{width}" height="{height}" font-family="sans-serif" font-size="13">\n'
             f'<rect width="{width}" height="{height}" fill="white"/>\n'
-            + "\n".join(self.shapes)
+            + "\n".join(heads + self.shapes)
             + "\n</svg>\n"
         )

@@ -20,13 +20,11 @@ def heads_three(names: dict[str, Any]) -> Figure:
 
 def heads_groups(names: dict[str, Any]) -> str:
     """Draw which query head reads which key/value head, with parameters and cache."""
-    diagram = Diagram(760, 268)
+    diagram = Diagram(760, 286)
     kinds = (("multi-head", 8, 32), ("grouped-query", 2, 8), ("multi-query", 1, 1))
     for column, (title, shown, number) in enumerate(kinds):
         left = 20 + 250 * column
-        diagram.text(
-            left + 104, 22, f"{title}, K {'= N' if shown == 8 else f'= {shown}'}", bold=True
-        )
+        diagram.text(left + 104, 22, f"{title}, K = {shown} of N = 8", bold=True)
         diagram.text(left + 104, 44, "8 query heads")
         diagram.text(left + 104, 172, f"{shown} key/value head{'s' if shown > 1 else ''}")
         wide = 26 * 8 // shown
@@ -38,9 +36,11 @@ def heads_groups(names: dict[str, Any]) -> str:
             diagram.box(left + wide * group + wide / 2 - 13, 124, 22, 30, ORANGE)
         millions = names["parameters"](4096, 32, number, 128) / 1e6
         gibibytes = names["cache_bytes"](32, number, 128, tokens=8192) / 2**30
-        diagram.text(left + 104, 204, f"Llama 3 8B with K = {number}:")
-        diagram.text(left + 104, 224, f"{millions:.0f} million parameters a layer")
-        diagram.text(left + 104, 244, f"{gibibytes:g} GiB of cache for 8,192 tokens")
+        diagram.text(left + 104, 216, f"Llama 3 8B, N = 32, K = {number}", bold=True)
+        diagram.text(left + 104, 238, f"{millions:.0f} million attention parameters")
+        diagram.text(left + 104, 256, f"a layer; {gibibytes:g} GiB of cache")
+        diagram.text(left + 104, 274, "for 8,192 tokens")
+    diagram.line(10, 190, 750, 190)
     return diagram.svg()
 
 

@@ -1,9 +1,8 @@
-"""Pictures of page 8: the way of the gradient, the loss of a training, and what it has learned."""
+"""Pictures of page 8: the gradient, the loss of a training run, and the learned weights."""
 
 from typing import Any
 
 import numpy as np
-import optax
 from matplotlib.figure import Figure
 
 from docs.tutorial.pictures.diagram import Diagram
@@ -13,7 +12,7 @@ from docs.tutorial.pictures.plots import BLUE, GREY, ORANGE, panels, weight_map
 def learning_gradient(names: dict[str, Any]) -> str:
     """Draw attention from left to right, and its gradient from right to left."""
     del names
-    diagram = Diagram(760, 250)
+    diagram = Diagram(760, 254)
     boxes = {
         "x": (10, 100, 44),
         "query\nx · W_Q": (100, 30, 90),
@@ -33,13 +32,16 @@ def learning_gradient(names: dict[str, Any]) -> str:
         (670, 122, 705, 122),
     ):  # fmt: skip
         diagram.line(*line, arrow=True)
-    diagram.line(705, 158, 640, 158, arrow=True, color=ORANGE)
-    diagram.text(680, 176, "gradient g", color=ORANGE)
-    diagram.line(560, 158, 200, 212, arrow=True, color=ORANGE)
-    diagram.text(420, 214, "w · g: a value learns by its weight", color=ORANGE)
-    diagram.line(570, 84, 516, 58, 370, 58, 200, 34, arrow=True, color=ORANGE)
-    diagram.text(430, 40, "w · (g · v - g · o): 0 if saturated", color=ORANGE)
-    diagram.text(340, 242, "grey: the computation; orange: its derivative, back to the matrices")
+    for line in (
+        (705, 136, 670, 136), (620, 144, 620, 205, 190, 205), (620, 100, 620, 42, 465, 42, 465, 65),
+        (420, 100, 360, 100), (300, 65, 300, 40, 190, 40), (300, 109, 300, 136, 190, 136),
+    ):  # fmt: skip
+        diagram.line(*line, arrow=True, color=ORANGE)
+    diagram.text(690, 162, "gradient g", color=ORANGE)
+    diagram.text(405, 222, "w · g: a value learns by its weight", color=ORANGE)
+    diagram.text(542, 34, "g · v", color=ORANGE)
+    diagram.text(312, 34, "w · (g · v - g · o): 0 if saturated", color=ORANGE)
+    diagram.text(340, 246, "grey: the computation; orange: its derivative, back to the matrices")
     return diagram.svg()
 
 
@@ -47,15 +49,9 @@ def learning_curve(names: dict[str, Any]) -> Figure:
     """Draw learning rate and loss, with and without warm-up."""
     figure, (left, right) = panels(2, width=4.2, height=2.9)
     steps = np.arange(300)
-    rates = (
-        optax.warmup_cosine_decay_schedule(0, 1e-2, 60, 300),
-        optax.cosine_decay_schedule(1e-2, 300),
-    )
-    losses = names["losses"], names["without_warmup"]
-    titles = "warm-up of 60 steps", "no warm-up"
-    for rate, values, label, color in zip(rates, losses, titles, (BLUE, ORANGE), strict=True):
+    for (label, rate), color in zip(names["rates"].items(), (BLUE, ORANGE), strict=True):
         left.plot(steps, [float(rate(step)) for step in steps], color=color, label=label)
-        right.plot(steps, values, color=color, label=label)
+        right.plot(steps, names["runs"][label][1], color=color, label=label)
     left.set(xlabel="step", ylabel="learning rate", title="learning rate")
     right.axhline(np.log(12), color=GREY, linestyle=":", label="uniform guess, log 12")
     right.set(xlabel="step", ylabel="loss, nats per word", title="loss")

@@ -15,8 +15,8 @@ def models_three(names: dict[str, Any]) -> str:
     columns = (
         (10, "encoder", ["the", "[mask]", "creature"], ["", "blue", ""], BLUE),
         (200, "decoder", ["the", "blue", "creature"], ["blue", "creature", "roamed"], ORANGE),
-        (390, "encoder", ["la", "créature", "bleue"], ["", "", ""], BLUE),
-        (580, "decoder", ["start", "the", "blue"], ["the", "blue", "creature"], ORANGE),
+        (390, "encoder", ["the", "blue", "creature"], ["", "", ""], BLUE),
+        (580, "decoder", ["start", "la", "créature"], ["la", "créature", "bleue"], ORANGE),
     )
     for left, title, words, predicted, color in columns:
         diagram.box(left, 84, 170, 46, color, title)
@@ -55,7 +55,7 @@ def models_transformer(names: dict[str, Any]) -> str:
         diagram.box(left - 22, top - 8, 224, 64 * len(sublayers) + 10, GREY, filled=False)
         for number, sublayer in enumerate(sublayers):
             y = 286 - 64 * number
-            diagram.line(middle, y + (70 if number == 0 else 44), middle, y + 38, arrow=True)
+            diagram.line(middle, y + (70 if number == 0 else 58), middle, y + 38, arrow=True)
             color = BLUE if "feed" in sublayer else ORANGE
             diagram.box(left, y - 6, 180, 44, color, f"{sublayer}\n+ residual, norm")
     diagram.line(150, 194, 150, 150, 300, 150, 300, 238, 350, 238, arrow=True)
@@ -64,9 +64,9 @@ def models_transformer(names: dict[str, Any]) -> str:
     diagram.box(350, 66, 180, 40, GREY, "scores of all words", filled=False)
     diagram.line(440, 66, 440, 44, arrow=True)
     diagram.text(440, 34, "target words, one place further", bold=True)
-    diagram.text(150, 112, "encoder: N blocks", bold=True)
+    diagram.text(150, 112, "encoder: L blocks", bold=True)
     diagram.text(590, 154, "decoder:", bold=True)
-    diagram.text(590, 172, "N blocks", bold=True)
+    diagram.text(590, 172, "L blocks", bold=True)
     return diagram.svg()
 
 
@@ -103,7 +103,7 @@ def models_inputs(names: dict[str, Any]) -> str:
         diagram.line(x, 185 - height / 2, x, 185 + height / 2, color=ORANGE)
         if number % 2 == 0:
             diagram.box(330 + 44 * (number // 2), 168, 18, 34, ORANGE)
-    diagram.text(80, 160, "speech, 10 ms each")
+    diagram.text(80, 156, "speech, 10 ms each")
     diagram.text(505, 156, "half as many vectors of D numbers")
     diagram.line(156, 185, 322, 185, arrow=True)
     diagram.text(240, 178, "two convolutions")

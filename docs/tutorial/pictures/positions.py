@@ -20,7 +20,7 @@ def positions_sinusoids(names: dict[str, Any]) -> Figure:
         circle = np.linspace(0, 2 * np.pi, 100)
         axis.plot(np.cos(circle), np.sin(circle), color="#dddddd")
         axis.plot(cos, sin, "o", color=BLUE)
-        for position in range(7):
+        for position in (0, 3, 6):
             axis.annotate(f"{position}", (1.14 * cos[position] - 0.04, 1.14 * sin[position] - 0.05))
         axis.set(xlim=(-1.4, 1.4), ylim=(-1.4, 1.4), aspect="equal")
         axis.set(xlabel=f"entry {2 * pair + 1}, cosine", ylabel=f"entry {2 * pair}, sine")

@@ -10,13 +10,12 @@ from docs.tutorial.pictures.plots import BLUE, ORANGE, bars, panels
 
 def scale_saturation(names: dict[str, Any]) -> Figure:
     """Draw the weights of the six scores, times 1, 10 and 100."""
-    scores = np.asarray(names["scores"], np.float64)
+    scores, softmax = names["scores"], names["jax"].nn.softmax
     figure, axes = panels(3, width=3.3, height=2.6)
     labels = [f"{score:.2f}" for score in scores]
     for axis, factor in zip(axes, (1, 10, 100), strict=True):
-        weights = np.exp(factor * scores) / np.exp(factor * scores).sum()
         title = "weights of the scores" if factor == 1 else f"of {factor} times the scores"
-        bars(axis, labels, weights, title=title, unit="weight")
+        bars(axis, labels, softmax(factor * scores), title=title, unit="weight")
         axis.set(ylim=(0, 1.1), xlabel="score")
     return figure
 
@@ -44,11 +43,13 @@ def scale_histograms(names: dict[str, Any]) -> Figure:
         for (width, products), color in zip(names["products"].items(), colors, strict=True):
             values = np.asarray(products) / (1 if title == titles[0] else np.sqrt(width))
             label = f"d = {width}: deviation {values.std():.0f}"
+            bin_width = 2 if title == titles[0] else 0.5
             axis.hist(
-                values, np.arange(-48, 48.1, 0.5), density=True, histtype="step", color=color,
+                values, np.arange(-48, 48.1, bin_width), density=True, histtype="step", color=color,
                 label=label,
             )  # fmt: skip
-        axis.set(xlabel="score", ylabel="density", title=title, xlim=(-48, 48), ylim=(0, 0.45))
+        limit = 48 if title == titles[0] else 5
+        axis.set(xlabel="score", ylabel="density", title=title, xlim=(-limit, limit), ylim=(0, 0.6))
         axis.legend(fontsize=8)
     return figure
 

@@ -20,8 +20,8 @@ def words_to_vectors_angles(names: dict[str, Any]) -> Figure:
         _arrow(axes, (0, 0), vector, BLUE)
         axes.annotate(word, vector, xytext=(6, 4), textcoords="offset points", color=BLUE)
     angle = np.linspace(np.pi / 4, np.pi / 2, 30)
-    axes.plot(0.3 * np.cos(angle), 0.3 * np.sin(angle), color=ORANGE)
-    axes.annotate("45°: cosine 0.71", (0.12, 0.34), color=ORANGE)
+    axes.plot(0.5 * np.cos(angle), 0.5 * np.sin(angle), color=ORANGE)
+    axes.annotate("45°: cosine 0.71", (0.05, 0.68), color=ORANGE)
     angle = np.linspace(0, np.pi / 2, 40)
     axes.plot(0.15 * np.cos(angle), 0.15 * np.sin(angle), color=GREY)
     axes.annotate("90°: cosine 0", (0.2, 0.06), color=GREY)
@@ -41,6 +41,8 @@ def words_to_vectors_analogy(names: dict[str, Any]) -> Figure:
         axes.annotate(word, point, xytext=(side, -3), textcoords="offset points")
     for start, end in (("man", "king"), ("woman", "queen")):
         _arrow(axes, points[start], points[end], ORANGE)
+    for start, end in (("man", "woman"), ("king", "queen")):
+        axes.plot(*zip(points[start], points[end], strict=True), "--", color=GREY)
     axes.annotate("king - man", (0.45, -0.9), xytext=(-24, 6), textcoords="offset points")
     axes.annotate(
         "the same, added to woman", (0.45, 0.9), xytext=(-56, 6), textcoords="offset points"

@@ -1,3 +1,0 @@
-"""Page 0 has no picture."""
-
-PICTURES = ()
