@@ -70,6 +70,7 @@ def test_names_of_sentences():
 def test_split(run_explain, made, monkeypatch):
     for name, number in (("DRAWN", 1), ("IN_PAGE", 2), ("MEASURED", 3), ("EXPLAINED", 2)):
         monkeypatch.setattr(command, name, number)
+    monkeypatch.setattr(command, "FAMILIAR", (SENTENCE, "the blorp was happy"))
     status, _, error = run_explain("--split=validation")
     assert (status, error) == (0, "")
     folder = made / "explain" / "validation"
@@ -86,7 +87,8 @@ def test_split(run_explain, made, monkeypatch):
     assert (len(replaced), len(rows_of(folder / "agreement.csv"))) == (3, 7)
     data = data_of(made / "explain" / "validation.html")
     assert [row["kind"] for row in data["heads"]] == [row["kind"] for row in heads]
-    assert len(data["examples"]) == 2
+    assert len(data["examples"]) == 1 + 2  # a sentence with an unknown word is left out
+    assert data["examples"][0]["name"] == SENTENCE
 
 
 PAIRS = f"{SENTENCE}\tla fille était heureuse\n"
