@@ -22,8 +22,11 @@ DOCS = REPOSITORY / "docs"
 SITE = REPOSITORY / "build" / "site"
 SOURCE = SITE / "source"
 # Pages of the site that are files of other folders, by their paths in the repository.
-OTHERS = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md"}
-OTHERS["experiments/RESULTS.md"] = "results.md"
+OTHERS = {
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "experiments/RESULTS.md": "results.md",
+}
 GROUPS = {
     "Tutorial": [
         "tutorial/README",
@@ -44,6 +47,10 @@ GROUPS = {
 }
 PACKAGES = [f"attention.{name}" for name in ("modules", "decoding", "weights", "testing")]
 MODULES = ["attention.primitives.masks", "attention.primitives.scores"]
+EMBEDDED = """# A trained model to explore
+
+<iframe src="page.html" title="attention of a trained model" width="100%" height="900"></iframe>
+"""
 LINK = re.compile(r"(?<=\]\()([^)#: ]+)((?:#[^)]*)?)(?=\))")
 
 
@@ -82,12 +89,6 @@ def main(page: str | None = None) -> int:
         index.write("".join(map(contents, groups, groups.values())))
     shutil.copytree(NOTEBOOKS, SITE / "html" / "notebooks")  # for Colab
     return sphinx(["-W", "--keep-going", "-q", "-c", str(DOCS), str(SOURCE), str(SITE / "html")])
-
-
-EMBEDDED = """# A trained model to explore
-
-<iframe src="page.html" title="attention of a trained model" width="100%" height="900"></iframe>
-"""
 
 
 def with_links(text: str, path: Path) -> str:

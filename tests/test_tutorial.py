@@ -5,6 +5,7 @@ import re
 import pytest
 
 from docs.tutorial.notebooks import FOLDER, PAGES, run_page
+from docs.tutorial.pictures import pictures_of
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -20,8 +21,15 @@ def test_page_has_exercises_with_answers_and_pictures(page):
     _, exercises = text.split("\n## Exercises\n")
     asked = re.findall(r"^\d\. ", exercises, re.MULTILINE)
     assert 3 <= len(asked) == exercises.count("<details><summary>Answer</summary>\n") <= 5
-    for name in re.findall(r"\]\((images/.+?)\)", text):
-        assert (FOLDER / name).exists(), name
+    shown = re.findall(r"\]\(images/(\w+)\.svg\)", text)
+    assert sorted(shown) == sorted(picture.__name__ for picture in pictures_of(page.stem))
+    for name in shown:
+        assert (FOLDER / "images" / f"{name}.svg").exists(), name
+
+
+def test_each_image_is_drawn_by_a_page():
+    drawn = {picture.__name__ for page in PAGES for picture in pictures_of(page.stem)}
+    assert {path.stem for path in (FOLDER / "images").iterdir()} == drawn
 
 
 def test_each_question_names_its_page():
@@ -29,3 +37,10 @@ def test_each_question_names_its_page():
     pages = re.findall(r"^\d+\. .+?\]\((\d\d_\w+\.md)", questions, re.MULTILINE)
     assert len(pages) >= 40
     assert {*pages} == {page.name for page in PAGES}
+    for page, anchor in re.findall(r"\]\((\d\d_\w+\.md)#(.+?)\)$", questions, re.MULTILINE):
+        headings = re.findall(
+            r"^#+ (.+)$", (FOLDER / page).read_text(encoding="utf-8"), re.MULTILINE
+        )
+        # GitHub keeps letters, digits, "_" and "-" of a heading, and writes "-" for a space.
+        anchors = [re.sub(r"[^\w\- ]", "", text).lower().replace(" ", "-") for text in headings]
+        assert anchor in anchors, (page, anchor)

@@ -1,7 +1,7 @@
 """Run the pages of the tutorial as notebooks: each page is a program, with results and pictures.
 
 python -m docs.tutorial.notebooks       pages that changed, into build/notebooks
-python -m docs.tutorial.notebooks 02    pages with this beginning
+python -m docs.tutorial.notebooks 02    pages with this prefix
 """
 
 import re
@@ -25,18 +25,19 @@ PRINTED = re.compile(r"(?<=\)\n)(?:# .*\n)+")  # comments after a `print` contai
 HIDDEN = {"tags": ["hide-cell"], "jupyter": {"source_hidden": True}}
 
 
-def main(beginning: str = "") -> None:
+def main(prefix: str = "") -> None:
     """Run the pages that are newer than their notebooks, or whose library is."""
     sources = [*FOLDER.rglob("*.py"), *(REPOSITORY / "attention").rglob("*.py")]
     newest = max(path.stat().st_mtime for path in sources)
     for page in PAGES:
         notebook = BUILD / f"{page.stem}.ipynb"
         changed = max(newest, page.stat().st_mtime)
-        if page.name.startswith(beginning) and (
+        if page.name.startswith(prefix) and (
             not notebook.exists() or notebook.stat().st_mtime < changed
         ):
             run_page(page)
             print(notebook.relative_to(REPOSITORY))
+    (BUILD / "images").mkdir(parents=True, exist_ok=True)  # even if no page was run
     shutil.copytree(BUILD / "images", FOLDER / "images", dirs_exist_ok=True)
     shutil.copytree(FOLDER.parent / "images", BUILD.parent / "images", dirs_exist_ok=True)
 
@@ -100,7 +101,8 @@ def _cells(text: str) -> list[NotebookNode]:
     for number, piece in enumerate(PROGRAM.split(text)):
         if number % 2:
             cell = v4.new_code_cell(PRINTED.sub("", piece).strip())
-            cell.metadata["expected"] = "".join(PRINTED.findall(piece)).replace("# ", "")
+            printed = "".join(PRINTED.findall(piece))
+            cell.metadata["expected"] = re.sub(r"^# ", "", printed, flags=re.MULTILINE)
             cells.append(cell)
         elif piece.strip():
             cells.append(v4.new_markdown_cell(piece.strip()))

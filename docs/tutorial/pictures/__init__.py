@@ -4,6 +4,7 @@
 the text of an SVG image, and has the name of its file.
 """
 
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,14 @@ STYLE = {"svg.fonttype": "none", "svg.hashsalt": "attention", "font.size": 9}
 METADATA = {"Date": None, "Creator": None}
 
 
+def pictures_of(page: str) -> tuple[Callable[[dict[str, Any]], Figure | str], ...]:
+    """Return the functions that draw the pictures of a page; () if it has no module."""
+    name = page.partition("_")[2]
+    if not (Path(__file__).parent / f"{name}.py").exists():
+        return ()
+    return import_module(f"{__name__}.{name}").PICTURES
+
+
 def draw(page: str, names: dict[str, Any], folder: Path) -> None:
     """Draw the pictures of a page, as "02_one_query", into a folder.
 
@@ -24,12 +33,8 @@ def draw(page: str, names: dict[str, Any], folder: Path) -> None:
         names: what the program of the page has defined.
         folder: gets a file `FUNCTION.svg` for each picture.
     """
-    name = page.partition("_")[2]
-    if not (Path(__file__).parent / f"{name}.py").exists():
-        return
     folder.mkdir(parents=True, exist_ok=True)
-    module = import_module(f"{__name__}.{name}")
-    for picture in module.PICTURES:
+    for picture in pictures_of(page):
         path = folder / f"{picture.__name__}.svg"
         drawn = picture(names)
         if isinstance(drawn, Figure):

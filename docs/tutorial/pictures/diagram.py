@@ -6,7 +6,8 @@ from docs.tutorial.pictures.plots import GREY
 
 HEAD = (
     '<defs><marker id="head-{name}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" '
-    'markerHeight="7" orient="auto-start-reverse"><path d="M0 0L8 4L0 8z" fill="{color}"/></marker></defs>'
+    'markerHeight="7" orient="auto-start-reverse"><path d="M0 0L8 4L0 8z" fill="{color}"/>'
+    "</marker></defs>"
 )
 
 

@@ -2,10 +2,14 @@
 
 from typing import Any
 
+import numpy as np
 from matplotlib.figure import Figure
 
 from docs.tutorial.pictures.diagram import Diagram
 from docs.tutorial.pictures.plots import BLUE, GREY, ORANGE, bars, panels
+
+# A colour, and the same faded.
+BLUES, ORANGES = (BLUE, "#c6d6e8"), (ORANGE, "#f5d3bd")
 
 
 def explanation_norms(names: dict[str, Any]) -> Figure:
@@ -20,20 +24,27 @@ def explanation_norms(names: dict[str, Any]) -> Figure:
 def explanation_rollout(names: dict[str, Any]) -> str:
     """Draw how blue reaches roamed through creature in two layers."""
     words = names["words"]
-    diagram = Diagram(560, 230)
+    diagram = Diagram(600, 230)
     for level, title in enumerate(("words", "after layer 1", "after layer 2")):
         y = 180 - 76 * level
         diagram.text(12, y + 18, title, anchor="start")
         for column, word in enumerate(words):
             diagram.box(120 + 110 * column, y, 96, 28, GREY, word, filled=False)
-    for level, query, key in ((0, 2, 1), (1, 3, 2)):
-        y = 180 - 76 * level
-        diagram.line(168 + 110 * key, y, 168 + 110 * query, y - 46, arrow=True, color=ORANGE)
-    for level in (0, 1):
-        for column in range(4):
-            x = 168 + 110 * column
-            diagram.line(x, 180 - 76 * level, x, 134 - 76 * level, arrow=True, color=BLUE)
-    diagram.text(280, 14, "blue: residual, one half; orange: the largest weight, the other half")
+    layers = [(names[layer] + names["identity"]) / 2 for layer in ("first", "second")]
+    reaches = np.eye(4)[words.index("roamed")]
+    needed = [reaches @ layers[1], reaches]  # share of roamed in each query of both layers
+    for faded in (True, False):
+        for level, layer in enumerate(layers):
+            for query, key in np.argwhere(layer):
+                if faded == (needed[level][query] == 0):
+                    color = (BLUES if query == key else ORANGES)[faded]
+                    ends = (168 + 110 * key, 180 - 76 * level, 168 + 110 * query, 134 - 76 * level)
+                    diagram.line(*ends, arrow=True, color=color)
+    diagram.text(
+        300,
+        14,
+        "blue: residual, one half; orange: weight, one half; faded: no part of roamed",
+    )
     return diagram.svg()
 
 

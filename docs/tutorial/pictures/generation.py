@@ -14,8 +14,7 @@ def generation_sampling(names: dict[str, Any]) -> Figure:
     figure, axes = panels(5, width=2.1, height=2.7)
     for axis, (title, scores) in zip(axes, names["changed"].items(), strict=True):
         probabilities = names["softmax"](scores)
-        colors = [BLUE if np.isfinite(score) else GREY for score in scores]
-        drawn = axis.barh(names["words"], probabilities, color=colors)
+        drawn = axis.barh(names["words"], probabilities, color=BLUE)
         labels = [
             f"{probability:.2f}" if np.isfinite(score) else "not kept"
             for probability, score in zip(probabilities, scores, strict=True)
@@ -28,15 +27,15 @@ def generation_sampling(names: dict[str, Any]) -> Figure:
 
 
 def generation_beams(names: dict[str, Any]) -> str:
-    """Draw the tree of beginnings; those that two beams keep are filled."""
+    """Draw the tree of prefixes; those that two beams keep are filled."""
     diagram = Diagram(760, 316)
     levels = [[""], [], [], []]
     values = {"": 1.0}
     for level in range(3):
-        for beginning in levels[level]:
-            for word, probability in names["after"][beginning].items():
-                text = f"{beginning} {word}".strip()
-                values[text] = values[beginning] * probability
+        for prefix in levels[level]:
+            for word, probability in names["after"][prefix].items():
+                text = f"{prefix} {word}".strip()
+                values[text] = values[prefix] * probability
                 levels[level + 1].append(text)
     kept = {text for length in (1, 2, 3) for text, _ in names["beam_search"](2, length)}
     place = {"": (40, 158)}
@@ -57,7 +56,7 @@ def generation_beams(names: dict[str, Any]) -> str:
             diagram.box(x - 62, y - 13, 124, 26, color, label, filled=text in kept)
     diagram.text(690, 154, "blue: the two")
     diagram.text(690, 172, "beams that are kept")
-    diagram.text(380, 306, "the number is the probability of the whole beginning")
+    diagram.text(380, 306, "the number is the probability of the whole prefix")
     return diagram.svg()
 
 
@@ -72,7 +71,7 @@ def generation_cache(names: dict[str, Any]) -> str:
             for word in range(step + 1):
                 computed = not cached or word == step
                 color = ORANGE if computed else BLUE
-                diagram.box(left + 36 * word, y, 30, 20, color, filled=True)
+                diagram.box(left + 36 * word, y, 30, 20, color)
             diagram.text(left + 222, y + 15, f"step {step + 1}", anchor="start")
     diagram.text(310, 214, "orange: key and value are computed; blue: they are read from the cache")
     return diagram.svg()

@@ -86,7 +86,7 @@ def models_walk(names: dict[str, Any]) -> Figure:
 def models_inputs(names: dict[str, Any]) -> str:
     """Draw an image of patches and a recording of frames, both as sequences."""
     del names
-    diagram = Diagram(700, 220)
+    diagram = Diagram(700, 234)
     shades = ["#08306b", "#2166ac", "#6baed6", "#c6dbef"]
     for number in range(16):
         row, column = divmod(number, 4)
@@ -100,13 +100,13 @@ def models_inputs(names: dict[str, Any]) -> str:
     for number in range(16):
         height = (8, 20, 34, 26, 12, 30, 38, 18, 10, 24, 36, 28, 14, 22, 32, 16)[number]
         x = 20 + 8 * number
-        diagram.line(x, 185 - height / 2, x, 185 + height / 2, color=ORANGE)
+        diagram.line(x, 199 - height / 2, x, 199 + height / 2, color=ORANGE)
         if number % 2 == 0:
-            diagram.box(330 + 44 * (number // 2), 168, 18, 34, ORANGE)
-    diagram.text(80, 156, "speech, 10 ms each")
-    diagram.text(505, 156, "half as many vectors of D numbers")
-    diagram.line(156, 185, 322, 185, arrow=True)
-    diagram.text(240, 178, "two convolutions")
+            diagram.box(330 + 44 * (number // 2), 182, 18, 34, ORANGE)
+    diagram.text(80, 172, "speech, 10 ms each")
+    diagram.text(505, 170, "half as many vectors of D numbers")
+    diagram.line(156, 199, 322, 199, arrow=True)
+    diagram.text(240, 192, "two convolutions")
     return diagram.svg()
 
 
