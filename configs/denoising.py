@@ -23,7 +23,7 @@ def get_config(form: str = "") -> ConfigDict:
     model.tie = "all"
 
     if defaults.is_tiny(form):
-        model.max_length = 60
+        model.max_length = 64
         defaults.make_tiny(config)
         batch.tokens = 960
     return config

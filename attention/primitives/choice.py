@@ -1,6 +1,6 @@
 """Check names given by the user."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from difflib import get_close_matches
 
 MANY = 20  # names; of more, a message lists those near the given one
@@ -22,7 +22,7 @@ def one_of(name: str, given: str, known: Sequence[str], *, registry: str | None 
         raise ValueError(f"{name} must be one of {listed}{where}, got {given!r}{hint}")
 
 
-def did_you_mean(given: object, known: Iterable[str]) -> str:
+def did_you_mean(given: object, known: Collection[str]) -> str:
     """Return the end of a message that suggests the nearest known name, "" if none is near."""
-    near = get_close_matches(str(given).lower(), known, n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    near = [get_close_matches(text, known, 1) for text in (str(given), str(given).lower())]
+    return f"; did you mean {(near[0] or near[1])[0]!r}?" if any(near) else ""

@@ -71,8 +71,9 @@ def _bytes_of(config: "TextFileData", split: str) -> Iterator[tuple[bytes | mmap
     try:
         if config.path:
             with path.open("rb") as file:
-                has_text = path.stat().st_size > 0  # an empty file cannot be mapped
-                text = mmap(file.fileno(), 0, access=ACCESS_READ) if has_text else b""
+                if not path.stat().st_size:
+                    raise ValueError("it is empty")
+                text = mmap(file.fileno(), 0, access=ACCESS_READ)
         else:
             text = toy_text(config).encode()
         yield text, *(int(len(text) * share) for share in cut)
