@@ -8,7 +8,9 @@ import re
 import shutil
 import sys
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import nbformat
 from nbclient import NotebookClient
@@ -29,14 +31,16 @@ def main(prefix: str = "") -> None:
     """Run the pages that are newer than their notebooks, or whose library is."""
     sources = [*FOLDER.rglob("*.py"), *(REPOSITORY / "attention").rglob("*.py")]
     newest = max(path.stat().st_mtime for path in sources)
-    for page in PAGES:
+
+    def is_old(page: Path) -> bool:
         notebook = BUILD / f"{page.stem}.ipynb"
         changed = max(newest, page.stat().st_mtime)
-        if page.name.startswith(prefix) and (
-            not notebook.exists() or notebook.stat().st_mtime < changed
-        ):
-            run_page(page)
-            print(notebook.relative_to(REPOSITORY))
+        return not notebook.exists() or notebook.stat().st_mtime < changed
+
+    pages = [page for page in PAGES if page.name.startswith(prefix) and is_old(page)]
+    with ThreadPoolExecutor(2) as pool:  # each page runs in its own process
+        for page, _ in zip(pages, pool.map(run_page, pages), strict=True):
+            print(f"build/notebooks/{page.stem}.ipynb")
     (BUILD / "images").mkdir(parents=True, exist_ok=True)  # even if no page was run
     shutil.copytree(BUILD / "images", FOLDER / "images", dirs_exist_ok=True)
     shutil.copytree(FOLDER.parent / "images", BUILD.parent / "images", dirs_exist_ok=True)
@@ -52,12 +56,14 @@ def run_page(page: Path) -> NotebookNode:
     shown = notebook.cells
     # The pictures are drawn from what the program has computed.
     draw = f"""from pathlib import Path
+from tempfile import TemporaryDirectory
 from docs.tutorial.pictures import draw
 draw({page.stem!r}, globals(), Path({str(BUILD / "images")!r}))"""
     notebook.cells = [*shown, v4.new_code_cell(draw)]
-    sockets = Config(ConnectionFileMixin={"transport": "ipc"})  # files, and no open ports
     resources = {"metadata": {"path": str(REPOSITORY)}}
-    NotebookClient(notebook, config=sockets, timeout=300, resources=resources).execute()
+    with TemporaryDirectory() as folder:  # of sockets, which are files and no open ports
+        sockets = Config(ConnectionFileMixin={"transport": "ipc", "ip": f"{folder}/kernel"})
+        NotebookClient(notebook, config=sockets, timeout=300, resources=resources).execute()
     notebook.cells = [*opening(page.stem), *shown]
     nbformat.write(notebook, BUILD / f"{page.stem}.ipynb")
     return notebook

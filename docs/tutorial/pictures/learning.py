@@ -48,10 +48,9 @@ def learning_gradient(names: dict[str, Any]) -> str:
 def learning_curve(names: dict[str, Any]) -> Figure:
     """Draw learning rate and loss, with and without warm-up."""
     figure, (left, right) = panels(2, width=4.2, height=2.9)
-    steps = np.arange(300)
     for (label, rate), color in zip(names["rates"].items(), (BLUE, ORANGE), strict=True):
-        left.plot(steps, [float(rate(step)) for step in steps], color=color, label=label)
-        right.plot(steps, names["runs"][label][1], color=color, label=label)
+        left.plot(rate, color=color, label=label)
+        right.plot(names["runs"][label][1], color=color, label=label)
     left.set(xlabel="step", ylabel="learning rate", title="learning rate")
     right.axhline(np.log(12), color=GREY, linestyle=":", label="uniform guess, log 12")
     right.set(xlabel="step", ylabel="loss, nats per word", title="loss")
