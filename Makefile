@@ -69,7 +69,7 @@ docs: notebooks
 	$(BIN)/python -m docs.site $(wildcard workdirs/toy_translation/explain/test.html)
 
 clean:
-	rm -rf $(VENV) .cache
+	rm -rf $(VENV) .cache build
 
 # The stamp is written last: an interrupted installation starts again.
 $(INSTALLED): requirements.txt

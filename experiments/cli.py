@@ -160,6 +160,10 @@ def _read(values: flags.FlagValues, arguments: Sequence[str]) -> dict[str, str |
     ]
     try:
         _, *others = values(["run.py", *known], known_only=True)
+    except flags.IllegalFlagValueError as error:
+        name, value = re.match(r"flag --(\w+)=(.*?): ", str(error), re.DOTALL).groups()
+        kind = values[name].parser.syntactic_help or "True or False"
+        raise UsageError(f"--{name} must be {kind}, got {value!r}") from error
     except flags.Error as error:
         raise UsageError(" ".join(str(error).split())) from error
     fields, name = {}, ""
@@ -171,6 +175,8 @@ def _read(values: flags.FlagValues, arguments: Sequence[str]) -> dict[str, str |
         if not (match := re.fullmatch(flag, argument, re.DOTALL)):
             raise UsageError(f"unexpected argument {argument!r}: arguments are flags, --name=value")
         is_negated, name, text = match.groups()
+        if is_negated and text is not None:
+            raise UsageError(f"{argument.partition('=')[0]} takes no value, got {text!r}")
         fields[name] = "False" if is_negated else text
     return fields
 
@@ -194,7 +200,8 @@ def _check_flags(values: flags.FlagValues) -> None:
         together = f"--{', --'.join(PROCESSES)} belong together"
         raise UsageError(f"{together}: {' and '.join(missing)} missing")
     coordinator, number, process = given.values()
-    if not re.fullmatch(r".+:\d{1,5}", coordinator):
+    port = re.fullmatch(r".+:(\d+)", coordinator)
+    if not port or not 1 <= int(port[1]) <= 65_535:
         raise UsageError(f"--coordinator must be HOST:PORT, got {coordinator!r}")
     if process >= number:
         raise UsageError(f"--process_id must be less than {number} processes, got {process}")

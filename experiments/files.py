@@ -30,7 +30,13 @@ def named_errors(path: Path, *kinds: type[Exception]) -> Iterator[None]:
 
 
 def cause(error: Exception) -> str:
-    """Return the reason of the system, else the beginning of the message of the library."""
+    """Return the reason of the system, else the beginning of the message of the library.
+
+    A model has other shapes than its checkpoint if someone edited a file of the run.
+    """
+    if shapes := re.search(r"Requested shape: (\(.*?\)) .* stored shape: (\(.*?\))", str(error)):
+        other = f"an array has shape {shapes[2]}, but {shapes[1]} in the model"
+        return f"{other}: config.json or a vocabulary has changed"
     if number := re.search(r"os_error_code='(\d+)'", str(error)):  # of tensorstore
         return os.strerror(int(number[1]))
     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__

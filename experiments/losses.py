@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from attention.primitives.numerics import wide
-from experiments.config.parts import LabelTrainPart
+from experiments.config.parts import TrainPart
 from experiments.errors import UsageError
 from experiments.registry import LOSSES
 from experiments.sharding import map_tokens, padded_rows
@@ -53,7 +53,7 @@ def per_token(sums: TokenLosses) -> dict[str, Array]:
     }
 
 
-def objective(loss: TokenLoss, train: LabelTrainPart, *, training: bool) -> Objective:
+def objective(loss: TokenLoss, train: TrainPart, *, training: bool) -> Objective:
     """Return what is minimized in training, or what is measured of a split.
 
     In training, the arguments `label_smoothing` and `z_loss` of the loss that `train.loss` names
@@ -61,7 +61,7 @@ def objective(loss: TokenLoss, train: LabelTrainPart, *, training: bool) -> Obje
     """
     regularizers = {"label_smoothing", "z_loss"} if training else set()
     taken = regularizers & inspect.signature(loss).parameters.keys()
-    options = {name: getattr(train, name) for name in taken}
+    options = {name: getattr(train, name) for name in taken if hasattr(train, name)}
     return partial(token_losses, loss=partial(loss, **options))
 
 

@@ -92,7 +92,7 @@ def start_processes(
         except OSError as error:
             reason = os.strerror(error.errno)
             raise UsageError(f"--coordinator={coordinator} needs port {port}: {reason}") from error
-    # `interruption` has the signals: this service would replace its handler of SIGTERM.
+    # This service would replace the handler of SIGTERM in `experiments.train.interruption`.
     jax.config.update("jax_enable_preemption_service", False)
     try:
         jax.distributed.initialize(

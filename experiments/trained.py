@@ -1,5 +1,7 @@
 """A trained run: the state that is used, its model in Python, and the warm start from it."""
 
+import math
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -60,6 +62,8 @@ def chosen(workdir: Workdir, newest: TrainState, progress: Progress, train: Trai
         newest if step == newest.step else read_checkpoint(folder, step, newest)[0]
         for step in [last, *earlier][: train.average]
     ]
+    if len(states) < (expected := min(train.average, math.ceil(last / every))):
+        print(f"the mean is of {len(states)} checkpoints, not of {expected}", file=sys.stderr)
     state = states[0].with_ema()
     if len(states) > 1:
         trees = [each.parameters for each in states]

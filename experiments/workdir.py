@@ -275,7 +275,10 @@ def own_workdir(workdir: Workdir, config: object) -> Iterator[Workdir]:
             if file.is_file() and not file.name.endswith(PART):
                 shutil.copy2(file, own.path)
         multihost_utils.sync_global_devices("workdir")  # process 0 writes when all have copied
-        yield own
+        try:
+            yield own
+        except UsageError as error:
+            raise UsageError(str(error).replace(str(own.path), str(workdir.path))) from error
 
 
 def origin() -> dict[str, str]:

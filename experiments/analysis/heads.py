@@ -74,20 +74,23 @@ def heads_table(
     The latter is that of a `block` of `repeated_block`, in which the model attends to `repeated`. A
     score that no query has is "".
     """
-    every, rows = [*passes], []
-    for kind, maps in every[0].maps.items():
-        statistics = [head_statistics(attended.maps[kind].weights) for attended in every]
-        scores = {
-            name: np.concatenate([each[name] for each in statistics], axis=-1)
-            for name in statistics[0]
-        }
+    layers: dict[str, Sequence[int]] = {}
+    queries: dict[str, dict[str, list[np.ndarray]]] = {}
+    for attended in passes:  # one at a time: all maps of a split would fill the memory
+        for kind, maps in attended.maps.items():
+            layers[kind] = maps.layers
+            for name, values in head_statistics(maps.weights).items():
+                queries.setdefault(kind, {}).setdefault(name, []).append(values)
+    rows = []
+    for kind, statistics in queries.items():
+        scores = {name: np.concatenate(each, axis=-1) for name, each in statistics.items()}
         if block and repeated and kind != CROSS:
             before, after = block.special[kind]
             size = (len(block.labels[kind]) - before - after) // 2
             induction = induction_score(repeated.maps[kind].weights, before, size)
             scores["induction"] = induction[..., None]
         for index, head in np.ndindex(scores["entropy"].shape[:2]):
-            row = {"kind": kind, "layer": maps.layers[index], "head": head + 1, "induction": ""}
+            row = {"kind": kind, "layer": layers[kind][index], "head": head + 1, "induction": ""}
             for name, values in scores.items():
                 known = values[index, head][~np.isnan(values[index, head])]
                 row[name] = float(known.mean(dtype=np.float64)) if len(known) else ""

@@ -102,7 +102,9 @@ class Config(Part):
             parts, known = TASKS[task].parts, datasets_of(task)
             architecture = tree.get("architecture", next(iter(parts.models)))
             one_of("architecture", architecture, parts.models)
-            name = tree.get("data", {}).get("name", next(iter(known), ""))
+            data = tree.get("data", {})
+            name = data.get("name") if isinstance(data, Mapping) else None
+            name = next(iter(known), "") if name is None else name
             one_of(f"data.name of task={task!r}", name, known)
         kinds = {
             "data": known[name].config,

@@ -97,6 +97,8 @@ def build(kind: type[AnyPart], tree: Mapping[str, Any], path: str = "") -> AnyPa
         UsageError: an unknown field, a value of another type or out of range, with the name of the
             field after `path`, as in "model.".
     """
+    if not isinstance(tree, Mapping):
+        raise UsageError(f"{path[:-1]} must be {KINDS[Mapping]}, got {tree!r}")
     hints, fields = get_type_hints(kind), [field.name for field in fields_of(kind)]
     for name in tree:
         if name not in fields:

@@ -101,6 +101,11 @@ class SentenceBatchPart(_Batch):
     tokens: int = option(1_536, "positions of a batch, on either side", least=1)
     bucket_lengths: tuple[int, ...] = option((8, 11, 14, 21), "longest sentence of each bucket")
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if min(self.bucket_lengths, default=0) < 2:
+            raise ValueError(f"bucket_lengths must be of at least 2, got {self.bucket_lengths}")
+
 
 @dataclass(frozen=True, kw_only=True)
 class PairBatchPart(SentenceBatchPart):
@@ -364,8 +369,8 @@ class LabelTrainPart(TrainPart):
 
 def _parse_duration(text: str) -> tuple[Fraction, str]:
     """Return the number and the unit of a duration, as in "10 epochs"."""
-    match = re.fullmatch(r"\s*([\d.]+(?:e-?\d+)?)\s+(\w+)\s*", text)
-    if not match or not float(match[1]):
+    match = re.fullmatch(r"\s*(\d+\.?\d*(?:e-?\d+)?)\s+(\w+)\s*", text)
+    if not match or not 0 < float(match[1]) < math.inf:
         raise ValueError(f"duration must be a number and a unit, as in '10 epochs', got {text!r}")
     one_of("duration: the unit", match[2], UNITS)
     return Fraction(match[1]), match[2]

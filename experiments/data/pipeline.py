@@ -1,15 +1,16 @@
 """Batches of a step: shuffled, bucketed or packed, each a pure function of (seed, step).
 
-An epoch is a random order of all examples, cut into blocks of at most `BLOCK` examples. A block is
-arranged by itself into padded or packed rows, so a step takes little time whatever the size of the
-data, and a run resumes at any step without state. Each process reads the rows that its devices
-take; number and order of the rows are the same in every process.
+An epoch is a random order of all examples, 8 bytes for each, cut into blocks of at most `BLOCK`
+examples. A block is arranged by itself into padded or packed rows, so a step takes little time but
+for the first of an epoch, and a run resumes at any step without state. Each process reads the rows
+that its devices take; number and order of the rows are the same in every process.
 """
 
 import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from fractions import Fraction
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -204,6 +205,7 @@ class ShuffledBatches(Batches[AnyBatch]):
         self._examples, self._layout, self._redraw, self._seed = examples, layout, redraw, seed
         lengths = examples.lengths
         self._num_blocks = -(-len(lengths) // block)
+        self._order = functools.lru_cache(maxsize=1)(self._shuffle)
         is_exact = self._num_blocks == 1 and redraw is None
         drawn, numbers, _ = self._draw(0)
         trial = drawn.lengths[numbers]
@@ -229,12 +231,15 @@ class ShuffledBatches(Batches[AnyBatch]):
         groups = self._layout.arrange(numbers, examples.lengths[numbers], self._capacity)
         return examples, [groups[index] for index in random.permutation(len(groups))]
 
+    def _shuffle(self, epoch: int) -> tuple[np.ndarray, np.random.Generator]:
+        random = np.random.default_rng((self._seed, epoch))
+        return random.permutation(len(self._examples.lengths)), random
+
     def _draw(self, block: int) -> tuple[Examples, np.ndarray, np.random.Generator]:
         """Return examples, and the numbers of those of a block, counted over all epochs."""
         epoch, index = divmod(block, self._num_blocks)
-        random = np.random.default_rng((self._seed, epoch))
-        order = random.permutation(len(self._examples.lengths))
-        members = np.array_split(order, self._num_blocks)[index]
+        order, shuffled = self._order(epoch)
+        members, random = np.array_split(order, self._num_blocks)[index], deepcopy(shuffled)
         if index:  # no two blocks draw the same
             random = np.random.default_rng((self._seed, epoch, index))
         if self._redraw is None:

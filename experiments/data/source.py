@@ -222,6 +222,8 @@ def store_ids(
         map_function: calls a function for each of some items, and returns the results in their
             order; `experiments.prepare.beam_map` uses several machines.
     """
+    if not len(texts):
+        raise ValueError("it has no example")
     known = [*filter(None, tokenizers)]
     name = f"{texts.path.stem}.{fingerprint(map(repr, known))}.{max_ids or 'whole'}"
     folder = cache / "ids" / name

@@ -15,7 +15,7 @@ from attention.modules import EncoderDecoder, Output, RecurrentEncoderDecoder
 from attention.modules.context import add_losses
 from attention.modules.layers import split_rng
 from attention.primitives import masks
-from experiments.analysis.collect import Collector, Example
+from experiments.analysis.collect import Example
 from experiments.analysis.figures import maps_figure, save
 from experiments.config import parts
 from experiments.data.packing import Batch, PackedPairs, row_lengths
@@ -186,7 +186,7 @@ class Translation(Task[Batch | PackedPairs]):
         pair = min(self.examples("test"), key=lambda pair: abs(len(pair.source.split()) - DRAWN))
         example = self.translated(pair.source, [*self.tokenizers.target.encode(pair.target), EOS])
         try:
-            (attended,) = Collector(self)(state.parameters, [example])
+            (attended,) = self.collector(state.parameters, [example])
         except UsageError as error:  # the run is complete without it
             print(f"no picture of the attention: {error}")
             return

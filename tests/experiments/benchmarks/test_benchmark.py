@@ -110,7 +110,7 @@ def test_ctranslate_finds_the_translations_of_greedy_search(tmp_path):
         task = TASKS["translation"].prepare(Config.read(tree), tmp_path)
         parameters = task.learner.initial_state().parameters
         sources = [pair.source for pair in task.ids("test")][:8]
-        ours = task.translate_ids(parameters, sources, batch_size=8)
+        ours = task.translate_ids(parameters, sources)
     peer = CTranslator(nnx.merge(task.learner.definition, parameters), task.config.model)
     theirs = peer.translate([[*ids, EOS] for ids in sources], task.config.decoding)
     assert np.mean([[*one] == [*other] for one, other in zip(ours, theirs, strict=True)]) > 0.8
