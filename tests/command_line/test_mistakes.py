@@ -58,7 +58,11 @@ MISTAKES = [
     ("--mode=trian", "got 'trian'; did you mean 'train'?"),
     ("train", "unexpected argument 'train': arguments are flags, --name=value"),
     ("--process_id=0", "belong together: --coordinator and --num_processes missing"),
-    ("--coordinator=host --num_processes=2 --process_id=0", "must be HOST:PORT, got 'host'"),
+    ("--coordinator=h:99999 --num_processes=2 --process_id=0", "must be HOST:PORT, got 'h:99999'"),
+    ("--config.batch.bucket_lengths=(0,8)", "batch.bucket_lengths must be of at least 2, got (0"),
+    ("--config.train.duration=1.2.3", "duration must be a number and a unit, as in '10 epochs'"),
+    ("--noconfig.data=x", "--noconfig.data takes no value, got 'x'"),
+    ("--mode=explain --layer=x", "--layer must be a positive integer, got 'x'"),
     (
         "--coordinator=host:1 --num_processes=2 --process_id=2",
         "must be less than 2 processes, got 2",
@@ -172,7 +176,7 @@ def test_a_full_disk_ends_with_one_sentence(place, tmp_path):
     flags = "--config=digits:tiny", "--config.train.checkpoint_every=1"
     arguments = " ".join(command(place, tmp_path / "full", *flags))
     limited = f"ulimit -f 40; {sys.executable} {arguments}"
-    no_index = {"GIT_OPTIONAL_LOCKS": "0"}  # of which git would leave a part
+    no_index = {"GIT_DIR": str(tmp_path)}  # git would leave a lock of the index behind
     ran = run_process(limited, JAX_DISABLE_MOST_OPTIMIZATIONS="1", **no_index)
     step = tmp_path / "full" / "checkpoints" / "1"
     assert ran.returncode == 2

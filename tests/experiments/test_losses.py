@@ -62,6 +62,8 @@ def test_label_smoothing_and_z_loss_are_of_the_config_in_training_alone():
         for training, expected in ((True, learned), (False, measured)):
             found = objective(loss, train, training=training)
             assert found(LOGITS, LABELS, jnp.ones((B, T), bool)).loss == expected * B * T
+    plain = objective(focal, ConfigDict(), training=True)  # of a plugin without these fields
+    assert plain(LOGITS, LABELS, jnp.ones((B, T), bool)).loss == 2.0 * B * T
 
 
 def test_a_tie_is_not_correct():
