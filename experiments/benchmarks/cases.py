@@ -67,11 +67,13 @@ class Case:
         return np.asarray(masks.to_array(mask, self.length, self.length))
 
 
-CASES: dict[str, Case] = {}
-for pattern, dtype, gradient, length in product(PATTERNS, DTYPES, (False, True), LENGTHS):
-    batch = max(1, min(PAIRS // length**2, POSITIONS // length))
-    case = Case(pattern, length, dtype, gradient, batch)
-    CASES[case.name] = case
+CASES = {
+    case.name: case
+    for case in (
+        Case(pattern, length, dtype, gradient, max(1, min(PAIRS // length**2, POSITIONS // length)))
+        for pattern, dtype, gradient, length in product(PATTERNS, DTYPES, (False, True), LENGTHS)
+    )
+}
 
 
 def select(field: str, patterns: str, names: Sequence[str]) -> list[str]:

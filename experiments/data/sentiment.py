@@ -28,10 +28,15 @@ SCOPES, LONGER_SCOPES = range(1, 12), range(12, 24)
 LONGEST = 48  # words of a sentence, in all splits
 
 
-WORDS: dict[str, list[str]] = {}  # those of sentiment.tsv by their kind
-for _line in Path(__file__).with_name("sentiment.tsv").read_text("utf-8").splitlines():
-    _kind, *_row = _line.replace("\t-", "\t").split("\t")
-    WORDS.setdefault(_kind, []).extend(_row)
+def _words_by_kind() -> dict[str, list[str]]:
+    words: dict[str, list[str]] = {}
+    for line in Path(__file__).with_name("sentiment.tsv").read_text("utf-8").splitlines():
+        kind, *row = line.replace("\t-", "\t").split("\t")
+        words.setdefault(kind, []).extend(row)
+    return words
+
+
+WORDS = _words_by_kind()
 
 
 @functools.lru_cache(maxsize=1)  # the splits depend on one another

@@ -72,8 +72,9 @@ class Runs:
         config = Config.read({"task": "translation", "train": {**TRAIN, **changes}})
         key = repr({**vars(config.train), "steps": 0, **dict.fromkeys(EVERY, 0), "patience": 0})
         if key not in self.learners:
-            model = lambda rngs: nnx.Linear(3, 1, rngs=rngs)  # noqa: E731
-            self.learners[key] = Learner(model, squared_error, config)
+            self.learners[key] = Learner(
+                lambda rngs: nnx.Linear(3, 1, rngs=rngs), squared_error, config
+            )
         learner = self.learners[key]
 
         def validate(state):
@@ -200,8 +201,11 @@ def test_used_parameters_are_the_moving_average(runs):
         average = average or jax.tree.map(np.array, state.parameters)
         state, _ = learner.train_step(state, Batches()[step])
         keep = min(0.9, (step + 1) / (10 + step))
-        averaged = lambda old, new, keep=keep: keep * old + (1 - keep) * np.asarray(new)  # noqa: E731
-        average = jax.tree.map(averaged, average, state.parameters)
+        average = jax.tree.map(
+            lambda old, new, keep=keep: keep * old + (1 - keep) * np.asarray(new),
+            average,
+            state.parameters,
+        )
     chex.assert_trees_all_close(used.parameters, average, rtol=1e-5)
 
 

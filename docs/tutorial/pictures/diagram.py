@@ -19,7 +19,8 @@ class Diagram:
         height: of the image.
     """
 
-    def __init__(self, width: int, height: int) -> None:  # noqa: D107
+    def __init__(self, width: int, height: int) -> None:
+        """Begin an empty drawing."""
         self.size = width, height
         self.shapes: list[str] = []
         self.heads: set[str] = set()  # colours of arrows

@@ -14,7 +14,9 @@ BLUE, ORANGE, GREY = "#2166ac", "#d55e00", "#888888"
 WEIGHTS = "Blues"
 
 
-def panels(columns: int = 1, rows: int = 1, *, width: float = 4.4, height: float = 2.8):  # noqa: ANN201
+def panels(
+    columns: int = 1, rows: int = 1, *, width: float = 4.4, height: float = 2.8
+) -> tuple[Figure, list["Axes"]]:
     """Return a figure and the list of its axes; `width` and `height` of a panel are inches."""
     figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
     return figure, [*figure.subplots(rows, columns, squeeze=False).flat]
