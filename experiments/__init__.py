@@ -1,4 +1,4 @@
-"""The laboratory: everything that needs data, a clock or a disk.
+"""Training and evaluation: everything that needs data, a clock or a disk.
 
 Importing it registers the datasets, tasks, losses and metrics that configs name.
 """

@@ -1,4 +1,4 @@
-"""This process, its cores and memory; and several that train one model: start and agreement."""
+"""Cores and memory of this process; start and agreement of several that train one model."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Answers: the result of decoding and how it grows, when it ends, and what it begins with."""
+"""The result of decoding and how it grows, stopping criteria, and prefixes of answers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

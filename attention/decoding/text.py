@@ -1,4 +1,4 @@
-"""Answers as text, which ends in front of stop sequences and stop strings; streams of pieces."""
+"""Text of answers, cut in front of stop sequences and stop strings; streams of its pieces."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

@@ -51,11 +51,10 @@ def dot_general(
     """Compute `jax.lax.dot_general` of the last axes of inputs as a product of two matrices.
 
     The gradient of a kernel sums over rows. If rows are several axes, such as batch and position,
-    XLA on a CPU writes the other operand again in a strided loop (docs/STEPS.md): a training step
-    of the toy translation takes 1.05 times as long. Merged axes would have to be gathered if the
-    second were sharded too, so over an explicit mesh, and if a mesh has an axis "sequence", they
-    are not merged. The axes of inputs and kernel are `[*rows, *contracted]` and `[*contracted,
-    *features]`.
+    XLA on a CPU writes the other operand again in a strided loop: a training step of the toy
+    translation takes 1.05 times as long. Merged axes would have to be gathered if the second were
+    sharded too, so over an explicit mesh, and if a mesh has an axis "sequence", they are not
+    merged. The axes of inputs and kernel are `[*rows, *contracted]` and `[*contracted, *features]`.
     """
     count = len(dimension_numbers[0][1])
     rows, contracted = inputs.shape[: inputs.ndim - count], inputs.shape[inputs.ndim - count :]

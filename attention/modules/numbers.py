@@ -1,4 +1,4 @@
-"""What a number of a config or a constructor may be."""
+"""Checks of the numbers in configs and constructors."""
 
 import math
 from numbers import Integral, Real

@@ -1,4 +1,4 @@
-"""Check names given by the user."""
+"""Check names that a user gives, and find the nearest valid one."""
 
 from collections.abc import Collection, Sequence
 from difflib import get_close_matches

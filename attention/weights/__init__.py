@@ -1,4 +1,4 @@
-"""Checkpoints of others and our own, as safetensors; needs the extra `[weights]`.
+"""Checkpoints of other libraries and of this one, as safetensors; needs the extra `[weights]`.
 
 `load(folder)` makes a model from a checkpoint in the layout of Hugging Face, `save(model, folder)`
 writes it in the same layout, and `load_tokenizer(folder)` reads the tokenizer beside it. A new

@@ -1,1 +1,1 @@
-"""What a run and its model look like."""
+"""Figures, measurements and pages of a run and of its model."""

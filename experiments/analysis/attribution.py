@@ -1,7 +1,7 @@
 """How much each source word counts for each target word: attributions beside cross-attention.
 
 A score function maps vectors `[S, D]` to outputs `[T]`, and attributions are `[T, S]`. `baseline`
-is `[S, D]`, the vectors that stand for no information.
+is `[S, D]`, vectors without information.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

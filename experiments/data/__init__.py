@@ -1,4 +1,4 @@
-"""What models learn from: importing this package registers the datasets."""
+"""Datasets, tokenizers and batches; importing this package registers the datasets."""
 
 # The first dataset that serves a task is its default.
 # ruff: noqa: F401

@@ -1,4 +1,4 @@
-"""Pairs in files of other people: how files are found and read, and what is wrong with a pair.
+"""Pairs in files of a user: how files are found and read, and which pairs have faults.
 
 `data.faults` decides whether pairs with a fault are refused or left out; both are reported with
 their file and line. The text becomes subwords, because a list of its words would be too long.

@@ -1,4 +1,4 @@
-"""What models learn: importing this package registers the tasks."""
+"""Model, batches, loss and predictions of each task; importing this package registers them."""
 
 # ruff: noqa: F401
 from experiments.tasks import (

@@ -17,7 +17,7 @@ from experiments.checkpoint import (
 from experiments.errors import UsageError
 from experiments.learner import TrainState
 
-# tensorstore may call back when the read of a damaged array has ended, as in `run.silence_threads`.
+# tensorstore may call back when the read of a damaged array has ended.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 

@@ -32,7 +32,7 @@ from experiments.train import TRACED, WARM_UP, fit, interruption
 from experiments.trained import restore
 from experiments.workdir import Workdir
 
-# tensorstore may call back when the read of a damaged array has ended, as in `run.silence_threads`.
+# tensorstore may call back when the read of a damaged array has ended.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 EVERY = {"log_every": 3, "evaluate_every": 4, "sample_every": 6, "checkpoint_every": 5}

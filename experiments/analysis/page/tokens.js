@@ -64,7 +64,7 @@ function idsOf(side) {
 
 const SPLIT = { word: splitWords, character: (_, text) => [...text], subword: splitSubwords };
 
-/** Split a text into words in the case of the vocabulary, and signs, as `sentence.py` does. */
+/** Split a text into words in the case of the vocabulary, and signs, as `read_sentence` in Python does. */
 function splitWords(source, text) {
   const known = idsOf(source);
   source.small ??= new Map([...known.keys()].reverse().map((word) => [word.toLowerCase(), word]));
