@@ -17,7 +17,7 @@ def get_config(form: str = "") -> ConfigDict:
     config = ConfigDict()
     config.task = "benchmark"
 
-    # Names of cases and of contenders (experiments/benchmarks/cases.py), patterns of them, or all.
+    # Names of cases (experiments/benchmarks/cases.py) and of contenders, patterns of them, or all.
     config.cases = " ".join(
         [
             *(f"full_{length}_float32_gradient" for length in (64, 128, 256, 512)),

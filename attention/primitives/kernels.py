@@ -1,6 +1,6 @@
 """Adapter to `tokamax` (OpenXLA), which has kernels for GPUs and TPUs: cuDNN, Triton and Mosaic.
 
-It is chosen by name only, as implementation "tokamax" or, for one of its own, "tokamax:cudnn". It
+It is chosen by name only, as "tokamax" or, for one of its implementations, "tokamax:cudnn". It
 is imported when it is first used. Its loops and kernels need `check_vma=False` in `jax.shard_map`.
 
 tokamax defines neither the output of a fully masked query nor which outputs a NaN reaches. So it
