@@ -88,7 +88,7 @@ def examples_data(
 
 def translates(task: "Task") -> bool:
     """Return whether a task has texts on both sides, which beam search translates."""
-    return len(task.sides) == 2
+    return len(task.sides) == 2 and task.config.decoding is not None
 
 
 def attention_data(example: Example, attended: Attended) -> dict[str, Any]:
