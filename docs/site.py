@@ -9,9 +9,11 @@ The tutorial is what `python -m docs.tutorial.notebooks` wrote. A trained model'
 import re
 import shutil
 import sys
+from itertools import groupby
 from pathlib import Path
 
 import nbformat
+from nbformat import NotebookNode, v4
 from sphinx.cmd.build import main as sphinx
 
 from docs.tutorial.notebooks import BUILD as NOTEBOOKS
@@ -71,6 +73,7 @@ def main(page: str | None = None) -> int:
         for cell in notebook.cells:
             if cell.cell_type == "markdown":
                 cell.source = with_links(cell.source, SOURCE / "tutorial" / path.name)
+        notebook.cells = folded(notebook.cells)
         nbformat.write(notebook, SOURCE / "tutorial" / f"{path.stem}.ipynb")
         (SOURCE / "tutorial" / path.name).unlink()
     groups = dict(GROUPS)
@@ -81,14 +84,27 @@ def main(page: str | None = None) -> int:
             .read_text(encoding="utf-8")
             .replace('<html lang="en">', '<html lang="en" data-tutorial="tutorial/">', 1)
         )
-        (SOURCE / "page.html").write_text(linked, encoding="utf-8")
-        (SOURCE / "page.md").write_text(EMBEDDED, encoding="utf-8")
-        groups["Tutorial"] = [*groups["Tutorial"], "page"]
+        (SITE / "html").mkdir()
+        (SITE / "html" / "page.html").write_text(linked, encoding="utf-8")
+        (SOURCE / "trained_model.md").write_text(EMBEDDED, encoding="utf-8")
+        groups["Tutorial"] = [*groups["Tutorial"], "trained_model"]
     (SOURCE / "api.md").write_text(reference(), encoding="utf-8")
     with (SOURCE / "index.md").open("a", encoding="utf-8") as index:
         index.write("".join(map(contents, groups, groups.values())))
     shutil.copytree(NOTEBOOKS, SITE / "html" / "notebooks")  # for Colab
     return sphinx(["-W", "--keep-going", "-q", "-c", str(DOCS), str(SOURCE), str(SITE / "html")])
+
+
+def folded(cells: list[NotebookNode]) -> list[NotebookNode]:
+    """Return cells with each answer in a fold, its text too, which Sphinx does not hide."""
+    shown = []
+    for is_answer, group in groupby(cells, lambda cell: "tags" in cell.metadata):
+        begin, end = "<details><summary>Answer</summary>", "</details>"
+        cells = [v4.new_markdown_cell(begin), *group, v4.new_markdown_cell(end)]
+        for cell in cells:
+            cell.metadata.pop("tags", None)
+        shown += cells if is_answer else cells[1:-1]
+    return shown
 
 
 def with_links(text: str, path: Path) -> str:
