@@ -61,6 +61,9 @@ help:
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	mkdir -p build
+	sed -n '/^```python/,/^```/{/^```/d;p}' README.md >build/readme.py
+	$(BIN)/mypy --follow-imports=silent build/readme.py
 
 results: $(INSTALLED)
 	$(BIN)/python tools/results.py $(ARGS)
