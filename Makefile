@@ -78,10 +78,11 @@ docs: notebooks
 clean:
 	rm -rf $(VENV) .cache build
 
-# The stamp is written last: an interrupted installation starts again.
+# The stamp is written last: an interrupted installation starts again. setuptools warns of each
+# installation of a folder.
 $(INSTALLED): pyproject.toml requirements.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11 ...")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet -r requirements.txt $(if $(JAX),"jax[$(JAX)]")
+	PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet -r requirements.txt $(if $(JAX),"jax[$(JAX)]")
 	touch $@
