@@ -10,6 +10,7 @@
 #   make notebooks                run the tutorial and write its pages as notebooks to build/notebooks
 #   make docs                     build the site: tutorial, documents and API reference, in build/site/html
 #   make test PYTHON=python3.13 VENV=.venv-3.13
+#   make help                     show these lines
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -20,7 +21,7 @@ BIN = $(VENV)/bin
 INSTALLED = $(VENV)/installed$(JAX:%=-%)
 ARGS ?=
 
-.PHONY: train test test-slow shapes smoke lint notebooks docs results clean
+.PHONY: help train test test-slow shapes smoke lint notebooks docs results clean
 
 # Memory pages of 2 MiB, where Linux and glibc have them: a training step of multi30k allocates and
 # frees half a gigabyte, and page faults took a tenth of its time.
@@ -54,9 +55,15 @@ SMOKE = $(call tests_of,attention/primitives,attend contract dispatch \
 smoke: $(INSTALLED) $(SMOKE)
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(SMOKE) $(ARGS)
 
+help:
+	@sed '/^$$/,$$d; s/^# \{0,1\}//' Makefile
+
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	mkdir -p build
+	sed -n '/^```python/,/^```/{/^```/d;p}' README.md >build/readme.py
+	$(BIN)/mypy --follow-imports=silent build/readme.py
 
 results: $(INSTALLED)
 	$(BIN)/python tools/results.py $(ARGS)
@@ -71,10 +78,11 @@ docs: notebooks
 clean:
 	rm -rf $(VENV) .cache build
 
-# The stamp is written last: an interrupted installation starts again.
-$(INSTALLED): requirements.txt
+# The stamp is written last: an interrupted installation starts again. setuptools warns of each
+# installation of a folder.
+$(INSTALLED): pyproject.toml requirements.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11 ...")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet -r requirements.txt $(if $(JAX),"jax[$(JAX)]")
+	PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet -r requirements.txt $(if $(JAX),"jax[$(JAX)]")
 	touch $@

@@ -42,6 +42,8 @@ from attention.primitives.scores import Score
 from attention.primitives.sharded_attention import ShardedAttention, ring_attend, zigzag_order
 from attention.show import show
 
+__version__ = "0.1.0"
+
 __all__ = [
     "Cache",
     "Dropout",

@@ -5,9 +5,13 @@ Importing it registers the datasets, tasks, losses and metrics that configs name
 
 from pathlib import Path
 
-from experiments import data, tasks
-from experiments.trained import Run
-from experiments.workdir import Workdir
+try:
+    from experiments import data, tasks
+    from experiments.trained import Run
+    from experiments.workdir import Workdir
+except ModuleNotFoundError as error:
+    hint = f'{error}: experiments need an extra: pip install "attention-jax[experiments]"'
+    raise ModuleNotFoundError(hint, name=error.name) from error
 
 __all__ = ["data", "load_run", "tasks"]
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from absl import flags
 from ml_collections import ConfigDict
 
+from attention import __version__
 from experiments.config import DEFAULT, Config, config_files, import_plugin, load_config
 from experiments.config.build import as_tree, converted, flat, helps
 from experiments.config.parts import TextPart, fitting_warmup
@@ -41,6 +42,7 @@ FLAGS = {
     "cache": ((), "folder of generated data and compiled programs"),
     "plugin": ((), "Python file or module that registers datasets, tasks and the like"),
     "help": ((), "this list, with --config its fields"),
+    "version": ((), "the version of the package"),
     "split": (("evaluate", "explain"), "the one split that is used"),
     "against": (("evaluate",), "another workdir, to compare BLEU with (paired bootstrap)"),
     "wandb": (("train", "sweep"), "Weights & Biases project that takes the metrics too"),
@@ -61,7 +63,7 @@ FLAGS = {
 }
 DEFAULTS = {"mode": "train", "cache": ".cache", "format": "text"}
 SEVERAL = ("config", "sentence")  # flags that may be given more than once
-SWITCHES = ("help", "profile")
+SWITCHES = ("help", "version", "profile")
 # Smallest and largest value of the flags that are numbers.
 BOUNDS = dict.fromkeys(("layer", "head", "num_processes"), (1, None))
 BOUNDS |= {"gold_first": (0, 1), "process_id": (0, None)}
@@ -118,7 +120,7 @@ def parse(argv: Sequence[str]) -> Command:
 
     Raises:
         UsageError: an unknown flag, mode, configuration or field, or a value of the wrong type.
-        SystemExit: `--help`, after the help is printed.
+        SystemExit: `--help` or `--version`, after it is printed.
     """
     values = define_flags()
     fields = _read(values, argv[1:])
@@ -132,8 +134,9 @@ def parse(argv: Sequence[str]) -> Command:
         one_of("--format", values.format, ("text", "json"))
     if values.plugin:
         import_plugin(values.plugin)
-    if values.help:
-        print(_help(values), flush=True)
+    if values.help or values.version:
+        text = _help(Path(argv[0]).name, values) if values.help else __version__
+        print(text, flush=True)
         raise SystemExit(0)
     _check_flags(values)
     if values.mode == "ledger":
@@ -346,7 +349,7 @@ def _hint(wanted: str, fields: Iterable[str], others: Iterable[str]) -> str:
     return f"; did you mean --{flag}?" if near else ""
 
 
-def _help(values: flags.FlagValues) -> str:
+def _help(program: str, values: flags.FlagValues) -> str:
     """Return the help: modes, configurations, flags, and the fields of the named configurations."""
     texts = {}
     for name, (modes, text) in FLAGS.items():
@@ -357,7 +360,7 @@ def _help(values: flags.FlagValues) -> str:
     # The first line of a file is that of its docstring.
     titles = {path.stem: path.read_text().partition("\n")[0].strip('"') for path in config_files()}
     parts = [
-        "usage: python run.py [--mode=MODE] [--config=CONFIG] [--config.FIELD=VALUE] …",
+        f"usage: {program} [--mode=MODE] [--config=CONFIG] [--config.FIELD=VALUE] …",
         _section("modes", MODES),
         _section("configurations", titles),
         _section("flags", texts),

@@ -163,6 +163,6 @@ def start_wandb(project: str, folder: Path, config: dict[str, Any]) -> None:
     try:
         import wandb
     except ModuleNotFoundError as error:
-        raise UsageError('--wandb needs an extra: pip install ".[wandb]"') from error
+        raise UsageError('--wandb needs an extra: pip install "attention-jax[wandb]"') from error
     options = {"name": folder.name, "dir": str(folder), "config": config}
     wandb.init(project=project, sync_tensorboard=True, **options)

@@ -132,7 +132,9 @@ def _load(folder: Path) -> tuple[Any, Any, dict[str, Any]]:
         from attention.weights import load, load_tokenizer
         from attention.weights.files import read_json
     except ModuleNotFoundError as error:
-        raise UsageError('reading weights needs an extra: pip install ".[weights]"') from error
+        raise UsageError(
+            'reading weights needs an extra: pip install "attention-jax[weights]"'
+        ) from error
     path = folder / "generation_config.json"
     try:
         model = load(folder, scan=False)

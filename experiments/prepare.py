@@ -27,7 +27,7 @@ def prepare(config: Config, workdir: Workdir, cache: Path, *, beam: str | None =
         UsageError: data that cannot be read or learned from, or that does not fit; no Beam.
     """
     if beam is not None and find_spec("apache_beam") is None:
-        raise UsageError('--beam needs an extra: pip install ".[prepare]"')
+        raise UsageError('--beam needs an extra: pip install "attention-jax[prepare]"')
     cache = cache.absolute()  # workers of Beam may be in other folders
     map_function = map if beam is None else partial(beam_map, cache / "ids", beam.split())
     print(f"reading the {config.data.name} data")

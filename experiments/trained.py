@@ -194,7 +194,9 @@ def _parameters(folder: Path, cache: Path, mesh: MeshPart) -> nnx.State:
         with as_usage_errors("train.start_from: "):
             model = load(folder)
     except ModuleNotFoundError as error:
-        raise UsageError('released weights need an extra: pip install ".[weights]"') from error
+        raise UsageError(
+            'released weights need an extra: pip install "attention-jax[weights]"'
+        ) from error
     except FileNotFoundError as error:
         raise UsageError(
             f"train.start_from={folder} contains neither a trained run nor released weights"

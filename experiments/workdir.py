@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +19,7 @@ import jax
 from jax.experimental import multihost_utils
 from ml_collections import ConfigDict
 
+from attention import __version__
 from experiments.config import REPOSITORY, Config, is_imported
 from experiments.config.build import as_tree, differences, flat, in_lines, is_within
 from experiments.errors import UsageError
@@ -284,18 +285,22 @@ def own_workdir(workdir: Workdir, config: object) -> Iterator[Workdir]:
 def origin() -> dict[str, str]:
     """Return the command of this process, the commit of this code, this machine and the date.
 
-    The commit has a + if files were changed, and is "unknown" without git.
+    The commit has a + if files were changed; without a repository it is the version.
     """
+    commit = __version__
     # A command that ends early, as on a full disk, must not leave a lock in the repository.
     git = ["git", "--no-optional-locks", "-C", str(REPOSITORY), "describe", "--always", "--dirty=+"]
-    try:
-        given = subprocess.run([*git, "--exclude=*"], capture_output=True, text=True, check=True)
-        commit = given.stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        commit = "unknown"
+    if (REPOSITORY / ".git").exists():  # a folder above may be the repository of another project
+        with suppress(OSError, subprocess.CalledProcessError):
+            found = subprocess.run(
+                [*git, "--exclude=*"], capture_output=True, text=True, check=True
+            )
+            commit = found.stdout.strip()
+    command = [*map(_without_folders, sys.argv)]
+    python = ["python"] if command[0].endswith(".py") else []
     device = jax.devices()[0].device_kind
     return {
-        "command": shlex.join(["python", *map(_without_folders, sys.argv)]),
+        "command": shlex.join([*python, *command]),
         "commit": commit,
         "machine": f"{device}, {num_cores()} cores, jax {jax.__version__}",
         "date": datetime.now(UTC).date().isoformat(),

@@ -35,7 +35,7 @@ class GenerationOutput(NamedTuple):
     scores: Array
     log_probs: Array
     observed: Any = None
-    text: list[Any] | None = None
+    text: Any = None
 
 
 class Prediction(NamedTuple):

@@ -294,13 +294,11 @@ class Strategy(Protocol[State]):
     """A way to choose tokens. Its state between steps is a pytree with leaves `[B, *]`.
 
     Subclass `TokenStrategy` for one that follows a single hypothesis per row.
-
-    Attributes:
-        num_beams: W, number of hypotheses per row; None if there is one, and the state of the model
-            is not repeated.
     """
 
-    num_beams: int | None
+    @property
+    def num_beams(self) -> int | None:
+        """W, hypotheses per row; None if there is one, and the model state is not repeated."""
 
     def begin(self, options: DecodingOptions, inputs: RowInputs, like: Prediction) -> State:
         """Return the state before the first token, given shapes of a prediction of some rows.

@@ -139,7 +139,7 @@ class Output(NamedTuple):
     hidden_states: tuple[Array, ...] = ()
     cache: Any = None
     losses: Mapping[str, Array] = {}
-    logits: Array | None = None
+    logits: Any = None
     encoder: "Output | None" = None
 
 

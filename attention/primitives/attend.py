@@ -73,7 +73,7 @@ def attend(
     precision: str | None = None,
     tile_sizes: tuple[int, int] | None = None,
     implementation: str | None = None,
-) -> Array | tuple[Array, dict[str, Array]]:
+) -> Any:  # noqa: ANN401 - a union would need a check at each call
     """Attention of every query head over the key/value head of its group, for a batch.
 
     Batch axes and heads may be sharded: results keep the sharding, and nothing is communicated. On

@@ -43,7 +43,7 @@ def dot_product_attention(
     module: Any = None,  # noqa: ANN401 - a module of flax, which the primitives do not import
     qk_attn_weights_einsum: Callable[..., Array] | None = None,
     attn_weights_value_einsum: Callable[..., Array] | None = None,
-) -> Array | tuple[Array, Array]:
+) -> Any:  # noqa: ANN401 - a union would need a check at each call
     """Compute `attend` for the arguments of `jax.nn.dot_product_attention`.
 
     It is also an `attention_fn` of the attention modules of flax. `docs/argument_names.md` lists

@@ -48,7 +48,7 @@ def refusal(arguments: Arguments, platform: str, name: str) -> str | None:
     if (platforms := PLATFORMS[name]) and platform not in platforms:
         return f"it runs on {' and '.join(platforms)}, and the platform is {platform}"
     if find_spec("tokamax") is None:
-        return 'tokamax is not installed: pip install ".[kernels]"'
+        return 'tokamax is not installed: pip install "attention-jax[kernels]"'
     if not all(array.size for array in inputs):
         return "an input is empty"
     if dtypes not in (["bfloat16"], ["float32"]):

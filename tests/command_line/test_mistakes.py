@@ -115,7 +115,7 @@ def test_data_is_prepared_without_a_run_and_beam_needs_an_extra(run_command, pla
     assert {"text", "tokens", "ids"} <= {path.name for path in (place / "cache").iterdir()}
     monkeypatch.setattr("experiments.prepare.find_spec", lambda name: None)
     status, _, error = run_command("--mode=prepare", "--beam=--runner=DirectRunner", *TINY)
-    assert status == 2 and 'pip install ".[prepare]"' in error
+    assert status == 2 and 'pip install "attention-jax[prepare]"' in error
 
 
 @pytest.mark.parametrize("mode", ["evaluate", "predict"])

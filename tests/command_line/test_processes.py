@@ -68,8 +68,8 @@ def test_closed_output_of_one_of_several_processes_is_no_success(connected, monk
     def parse(argv):
         raise BrokenPipeError
 
-    monkeypatch.setattr(run, "parse", parse)
-    monkeypatch.setattr(run, "is_output_closed", lambda: True)
+    monkeypatch.setattr("experiments.main.parse", parse)
+    monkeypatch.setattr("experiments.main.is_output_closed", lambda: True)
     with open(os.devnull, "w") as output:
         monkeypatch.setattr(sys, "stdout", output)
         assert run.main(["run.py"]) == 1

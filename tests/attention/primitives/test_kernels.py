@@ -133,7 +133,7 @@ def test_kernel_of_another_platform_is_refused(name):
 
 def test_refusal_without_tokamax(monkeypatch):
     monkeypatch.setitem(sys.modules, "tokamax", None)
-    with pytest.raises(ValueError, match=r'pip install "\.\[kernels\]"'):
+    with pytest.raises(ValueError, match=r'pip install "attention-jax\[kernels\]"'):
         attend_by_tokamax(*INPUTS)
 
 
