@@ -322,7 +322,7 @@ class Draft:
         """Choose a subject of one of the classes, which include persons."""
         if self.chance(0.35):
             return self.person_name()
-        return self.speaker() if self.chance(0.25) else self.living(kinds)
+        return self.speaker() if self.chance(0.35) else self.living(kinds)
 
     def living(self, kinds: Sequence[str]) -> NounPhrase:
         """Choose a person, an animal or a bird; persons most often."""

@@ -31,7 +31,7 @@ LIVING = ("person", "animal", "bird", "creature")
 _GIVING = ("give", "show", "send", "lend")
 _MOVING = ("arrive", "leave", "fall", "stay", "go", "return", "come")
 _STATES = ("love", "know", "live")
-_SPOKEN = ("love", "see", "eat", "buy", "sit", "sit")  # with I, we and you
+_SPOKEN = ("love", "see", "eat", "buy", "sit", "sit", "sit")  # with I, we and you
 _NEUTRAL = ("find", "look", "admire", "draw", "see", "choose")  # fit every sense of a noun
 _NOT_PREDICATED = ("new", "long", "young")
 
@@ -256,7 +256,10 @@ def _action(d: Draft, who: NounPhrase, verb: Verb, past: bool, share_timed: floa
 
 
 def attribute(d: Draft) -> Phrase:
-    """Build a sentence with an attribute: the car is not red."""
+    """Build a sentence with an attribute: the car is not red, I was tired."""
+    if d.chance(0.3):
+        who, past = d.speaker(), d.chance(0.6)
+        return who + is_adjective(d, who, past)
     noun = d.choose([noun for noun in lexicon.NOUNS.values() if lexicon.adjectives_of(noun.kind)])
     who = d.noun_phrase(noun, adjectives=None if d.chance(0.3) else ())
     return who + is_adjective(d, who, d.chance(0.4))
