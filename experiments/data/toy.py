@@ -7,7 +7,8 @@ word. Every English sentence has exactly one translation, and every pair has its
 
 Version 2.0.0 added the words and constructions of the usual sentences of attention tutorials, such
 as "I went to the bank to deposit money": purposes, compound nouns, postures, meals, companies and
-sentences with a word in two senses. Data of version 1 are not read.
+sentences with a word in two senses. In version 2.1.0, I, we and you have attributes (I was tired),
+and only one person is the object of a verb. Data of other versions are not read.
 """
 
 import contextlib
@@ -148,7 +149,7 @@ def _forms(pair: SentencePair) -> list[str]:
 class ToyTranslation(tfds.core.GeneratorBasedBuilder, skip_registration=True):
     """English to French, generated offline."""
 
-    VERSION = tfds.core.Version("2.0.0")
+    VERSION = tfds.core.Version("2.1.0")
 
     def __init__(self, seed: int, sizes: ToySizes, data_dir: Path) -> None:
         """Take seed and sizes, which name a folder of the corpus inside `data_dir`."""

@@ -298,10 +298,10 @@ class Draft:
         words = english(adjective.english)
         return Phrase(words, french(form, words))
 
-    def person_name(self) -> NounPhrase:
-        """Choose Jane, or Jane and Paul: feminine only if both are."""
+    def person_name(self, alone: bool = False) -> NounPhrase:
+        """Choose Jane, or Jane and Paul unless `alone`: feminine only if both are."""
         name, gender = self._new_name()
-        if self.chance(0.85):
+        if alone or self.chance(0.85):
             return referring(phrase(name, name), gender, "il")
         other, other_gender = self._new_name()
         both = phrase(f"{name} and {other}", f"{name} et {other}")
@@ -322,7 +322,7 @@ class Draft:
         """Choose a subject of one of the classes, which include persons."""
         if self.chance(0.35):
             return self.person_name()
-        return self.speaker() if self.chance(0.25) else self.living(kinds)
+        return self.speaker() if self.chance(0.35) else self.living(kinds)
 
     def living(self, kinds: Sequence[str]) -> NounPhrase:
         """Choose a person, an animal or a bird; persons most often."""
@@ -355,7 +355,7 @@ class Draft:
 
     def destination(self, use: str) -> Phrase:
         """Choose a destination or origin, with the preposition `at`, `to` or `from`."""
-        if self.chance(0.4):
+        if self.chance(0.5):
             return self.country("in" if use == "at" else use)
         noun = self.choose(lexicon.nouns_of("building"))
         self.combine("place", use, noun)

@@ -31,7 +31,7 @@ LIVING = ("person", "animal", "bird", "creature")
 _GIVING = ("give", "show", "send", "lend")
 _MOVING = ("arrive", "leave", "fall", "stay", "go", "return", "come")
 _STATES = ("love", "know", "live")
-_SPOKEN = ("love", "see", "eat", "buy", "sit")  # with I, we and you
+_SPOKEN = ("love", "see", "eat", "buy", "sit", "sit", "sit")  # with I, we and you
 _NEUTRAL = ("find", "look", "admire", "draw", "see", "choose")  # fit every sense of a noun
 _NOT_PREDICATED = ("new", "long", "young")
 
@@ -172,7 +172,7 @@ def _complement(d: Draft, verb: Verb, negated: bool) -> Phrase:
         case "where":
             return d.place() if d.chance(0.6) else Phrase()
         case "on":
-            if d.chance(0.15):
+            if d.chance(0.25):
                 return phrase("on", "sur") + _part(d, lexicon.BY_FRENCH["rive"], "the")
             noun = d.pick_noun((d.choose(("seat", "seat", "furniture", "shore")),))
             d.combine("place", "on", noun)
@@ -193,7 +193,7 @@ def _complement(d: Draft, verb: Verb, negated: bool) -> Phrase:
         return d.country("object")
     kinds = sorted(verb.objects - {"country"})
     if "person" in kinds and d.chance(0.3):
-        return d.person_name()
+        return d.person_name(alone=True)  # its *and* would be ambiguous before a clause
     thing = _direct_object(d, verb, kinds, negated)
     if verb.english in ("eat", "drink") and d.chance(0.4):
         meal = phrase(*d.choose(lexicon.TABLES["meal"]))
@@ -256,7 +256,10 @@ def _action(d: Draft, who: NounPhrase, verb: Verb, past: bool, share_timed: floa
 
 
 def attribute(d: Draft) -> Phrase:
-    """Build a sentence with an attribute: the car is not red."""
+    """Build a sentence with an attribute: the car is not red, I was tired."""
+    if d.chance(0.3):
+        who, past = d.speaker(), d.chance(0.6)
+        return who + is_adjective(d, who, past)
     noun = d.choose([noun for noun in lexicon.NOUNS.values() if lexicon.adjectives_of(noun.kind)])
     who = d.noun_phrase(noun, adjectives=None if d.chance(0.3) else ())
     return who + is_adjective(d, who, d.chance(0.4))
@@ -370,7 +373,7 @@ def two_clauses(d: Draft) -> Phrase:
     words = who + _state_or_action(d, who, past)
     for conjunction in _conjunctions(d):
         again = stand_in(who)
-        if conjunction[0] == "because" and who.gender != "?":
+        if conjunction[0] == "because":
             reason = is_adjective(d, again, past, passing=True)
         else:
             reason = _state_or_action(d, again, past)
@@ -394,7 +397,7 @@ def _conjunctions(d: Draft) -> list[tuple[str, str]]:
 
 def _state_or_action(d: Draft, who: NounPhrase, past: bool) -> Phrase:
     """Return an attribute or an action, without an object that a pronoun could refer to."""
-    if who.kind not in LIVING or (who.gender != "?" and d.chance(0.5)):
+    if who.kind not in LIVING or d.chance(0.5):
         return is_adjective(d, who, past, passing=True)
     verb = d.choose([v for v in _plain_verbs(who.kind) if v.complement != "object"])
     return _action(d, who, verb, past, 0.2)

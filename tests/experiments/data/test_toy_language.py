@@ -24,7 +24,7 @@ from experiments.data.toy_language.sentences import (
 )
 
 TINY = ToySizes(train=1_000, validation=20, test=20, compositional=20, longer=20)
-FINGERPRINT = "111d64eab01f6236"  # of the default corpus: the scores of results/ are of this one
+FINGERPRINT = "fdc437e8d98f9ad1"  # of the default corpus: the scores of results/ are of this one
 D = phrases.Draft(Random(0))
 JANE = phrases.referring(phrases.phrase("Jane", "Jane"), "f", "il")
 PAUL = phrases.referring(phrases.phrase("Paul", "Paul"), "m", "il")
@@ -60,10 +60,8 @@ def test_noun_phrases(words, plural, english, french):
 
 
 VERBS, APPLE, CARS = lexicon.VERBS, thing("the apple"), thing("the car", True)
-IT, THEM = (
-    {"fronted": APPLE, "pronouns": phrases.object_pronoun(APPLE)},
-    phrases.object_pronoun(CARS),
-)
+IT = {"fronted": APPLE, "pronouns": phrases.object_pronoun(APPLE)}
+THEM = phrases.object_pronoun(CARS)
 
 
 @pytest.mark.parametrize(
@@ -120,14 +118,14 @@ CLASSICAL = [
     (errand, "go banque deposit money",
      "I went to the bank to deposit money", "je suis allé à la banque pour déposer de l'argent",
      "0-0 1-1 1-2 2-3 3-4 4-5 5-6 6-7 7-10"),
-    (polysemous, "bank river dirty",
-     "the bank of the river was dirty", "la rive du fleuve était sale",
-     "0-0 1-1 2-2 3-2 4-3 5-4 6-5"),
+    (polysemous, "bank river dirty", "the bank of the river was dirty",
+     "la rive du fleuve était sale", "0-0 1-1 2-2 3-2 4-3 5-4 6-5"),
     (polysemous, "bank river dirty",
      "the river bank was dirty", "la rive du fleuve était sale", "0-0 1-3 2-1 3-4 4-5"),
-    (simple, "cat sit seat mat",
-     "the cat sat on the mat", "le chat était assis sur le tapis",
-     "0-0 1-1 2-2 2-3 3-4 4-5 5-6"),
+    (simple, "sit", "I sat on the bank of the river",
+     "j'étais assis sur la rive du fleuve", "0-0 1-1 1-2 2-3 3-4 4-5 5-6 6-6 7-7"),
+    (simple, "cat sit seat mat", "the cat sat on the mat",
+     "le chat était assis sur le tapis", "0-0 1-1 2-2 2-3 3-4 4-5 5-6"),
     (simple, "eat food apple breakfast",
      "I ate an apple for breakfast", "j'ai mangé une pomme au petit-déjeuner",
      "0-0 1-1 1-2 2-3 3-4 4-5 5-6"),
