@@ -17,7 +17,7 @@ from nbformat import NotebookNode, v4
 from sphinx.cmd.build import main as sphinx
 
 from docs.tutorial.notebooks import BUILD as NOTEBOOKS
-from docs.tutorial.notebooks import LINK, PAGES, opening, read_page, repository_link
+from docs.tutorial.notebooks import LINK, PAGES, read_page, repository_link
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 DOCS = REPOSITORY / "docs"
@@ -69,13 +69,11 @@ def main(page: str | None = None) -> int:
         path.write_text(with_links(path.read_text(encoding="utf-8"), path), encoding="utf-8")
     for path in PAGES:
         copy = SOURCE / "tutorial" / path.name
-        notebook = read_page(copy.read_text(encoding="utf-8"))
-        ran = nbformat.read(NOTEBOOKS / f"{path.stem}.ipynb", as_version=4).cells
-        outputs = {cell.source: cell.outputs for cell in ran if cell.cell_type == "code"}
-        for cell in notebook.cells:
-            if cell.cell_type == "code":
-                cell.outputs = outputs[cell.source]
-        notebook.cells = folded([*opening(path.stem), *notebook.cells])
+        cells = read_page(copy.read_text(encoding="utf-8")).cells
+        notebook = nbformat.read(NOTEBOOKS / f"{path.stem}.ipynb", as_version=4)
+        for ran, cell in zip(notebook.cells[-len(cells) :], cells, strict=True):
+            ran.source = cell.source  # with the links of the site
+        notebook.cells = folded(notebook.cells)
         nbformat.write(notebook, copy.with_suffix(".ipynb"))
         copy.unlink()
     groups = dict(GROUPS)
