@@ -95,7 +95,7 @@ def _standalone(match: re.Match[str]) -> str:
     text, file, anchor = match.groups("")
     path = (FOLDER / file).resolve()
     if text.startswith("!"):  # as HTML: in Markdown some editors refuse SVG
-        drawn = BUILD / file if (BUILD / file).exists() else path
+        drawn = BUILD / file if file.startswith("images/") else path
         data = f"{guess_type(file)[0]};base64,{b64encode(drawn.read_bytes()).decode()}"
         return f'<img alt="{escape(text[2:-1])}" src="data:{data}">'
     if path in PAGES:
