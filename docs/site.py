@@ -17,7 +17,7 @@ from nbformat import NotebookNode, v4
 from sphinx.cmd.build import main as sphinx
 
 from docs.tutorial.notebooks import BUILD as NOTEBOOKS
-from docs.tutorial.notebooks import PAGES, address
+from docs.tutorial.notebooks import LINK, PAGES, read_page, repository_link
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 DOCS = REPOSITORY / "docs"
@@ -53,7 +53,6 @@ EMBEDDED = """# A trained model to explore
 
 <iframe src="page.html" title="attention of a trained model" width="100%" height="900"></iframe>
 """
-LINK = re.compile(r"(?<=\]\()([^)#: ]+)((?:#[^)]*)?)(?=\))")
 
 
 def main(page: str | None = None) -> int:
@@ -69,13 +68,14 @@ def main(page: str | None = None) -> int:
     for path in SOURCE.rglob("*.md"):
         path.write_text(with_links(path.read_text(encoding="utf-8"), path), encoding="utf-8")
     for path in PAGES:
+        copy = SOURCE / "tutorial" / path.name
+        cells = read_page(copy.read_text(encoding="utf-8")).cells
         notebook = nbformat.read(NOTEBOOKS / f"{path.stem}.ipynb", as_version=4)
-        for cell in notebook.cells:
-            if cell.cell_type == "markdown":
-                cell.source = with_links(cell.source, SOURCE / "tutorial" / path.name)
+        for ran, cell in zip(notebook.cells[-len(cells) :], cells, strict=True):
+            ran.source = cell.source  # with the links of the site
         notebook.cells = folded(notebook.cells)
-        nbformat.write(notebook, SOURCE / "tutorial" / f"{path.stem}.ipynb")
-        (SOURCE / "tutorial" / path.name).unlink()
+        nbformat.write(notebook, copy.with_suffix(".ipynb"))
+        copy.unlink()
     groups = dict(GROUPS)
     if page:
         # In the site, the steps of a calculation link to the pages of the tutorial.
@@ -119,17 +119,18 @@ def with_links(text: str, path: Path) -> str:
     folder = (REPOSITORY / moved[name] if name in moved else DOCS / name).parent
 
     def replace(match: re.Match[str]) -> str:
-        target = (folder / match[1]).resolve()
+        text, file, anchor = match.groups("")
+        target = (folder / file).resolve()
         place = str(target.relative_to(REPOSITORY))
         if place in OTHERS or (target.is_relative_to(DOCS) and target.suffix != ".py"):
             inside = OTHERS.get(place, place.removeprefix("docs/"))
             inside = inside.replace(".md", ".ipynb") if target in PAGES else inside
-            return f"{'../' * name.count('/')}{inside}{match[2]}"
-        return f"{address()}/blob/main/{place}{match[2]}" if address() else "NO_ADDRESS"
+            return f"{text}({'../' * name.count('/')}{inside}{anchor})"
+        return repository_link(text, target, anchor)
 
     prose = re.split(r"(^```.*?^```$)", text, flags=re.DOTALL | re.MULTILINE)
     prose[::2] = [LINK.sub(replace, piece) for piece in prose[::2]]
-    return re.sub(r"\[([^\]]+)\]\(NO_ADDRESS\)", r"\1", "".join(prose))
+    return "".join(prose)
 
 
 def contents(title: str, pages: list[str]) -> str:

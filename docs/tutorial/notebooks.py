@@ -2,6 +2,9 @@
 
 python -m docs.tutorial.notebooks       pages that changed, into build/notebooks
 python -m docs.tutorial.notebooks 02    pages with this prefix
+
+`build/notebooks/exercises` contains the same pages for students: without results, and with a hidden
+test of each exercise in place of its answer. The pictures are in the notebooks.
 """
 
 import os
@@ -9,7 +12,10 @@ import re
 import shutil
 import sys
 import tomllib
+from base64 import b64encode
 from concurrent.futures import ThreadPoolExecutor
+from html import escape
+from mimetypes import guess_type
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -24,6 +30,8 @@ BUILD = REPOSITORY / "build" / "notebooks"
 PAGES = sorted(FOLDER.glob("[0-9]*.md"))
 PROGRAM = re.compile(r"^```python\n(.*?)^```\n", re.DOTALL | re.MULTILINE)
 ANSWER = re.compile(r"^<details>.*?</summary>\n(.*?)^</details>\n", re.DOTALL | re.MULTILINE)
+ASSERTS = re.compile(r"^assert .*?(?=\n```)", re.DOTALL | re.MULTILINE)  # the test of a program
+LINK = re.compile(r"(!?\[[^]]*\])\(([^)#: ]+)(#[^)]*)?\)")  # relative: text, file, anchor
 PRINTED = re.compile(r"(?<=\)\n)(?:# .*\n)+")  # comments after a `print` contain its output
 HIDDEN = {"tags": ["hide-cell"], "jupyter": {"source_hidden": True}}
 
@@ -45,38 +53,66 @@ def main(prefix: str = "") -> None:
             print(f"build/notebooks/{page.stem}.ipynb")
     (BUILD / "images").mkdir(parents=True, exist_ok=True)  # even if no page was run
     shutil.copytree(BUILD / "images", FOLDER / "images", dirs_exist_ok=True)
-    shutil.copytree(FOLDER.parent / "images", BUILD.parent / "images", dirs_exist_ok=True)
 
 
 def run_page(page: Path) -> NotebookNode:
-    """Run the program of a page, draw its pictures, and write both to `build/notebooks`.
+    """Run the program of a page, draw its pictures, and write its two notebooks.
 
     Raises:
         nbclient.exceptions.CellExecutionError: an error in a cell, with its traceback.
     """
-    notebook = read_page(page.read_text(encoding="utf-8"))
-    shown = notebook.cells
+    text = page.read_text(encoding="utf-8")
+    notebook = read_page(text)
     # The pictures are drawn from what the program has computed.
     draw = f"""from pathlib import Path
 from tempfile import TemporaryDirectory
 from docs.tutorial.pictures import draw
 draw({page.stem!r}, globals(), Path({str(BUILD / "images")!r}))"""
-    notebook.cells = [*shown, v4.new_code_cell(draw)]
+    notebook.cells.append(v4.new_code_cell(draw))
     resources = {"metadata": {"path": str(REPOSITORY)}}
     with TemporaryDirectory() as folder:  # of sockets, which are files and no open ports
         sockets = Config(ConnectionFileMixin={"transport": "ipc", "ip": f"{folder}/kernel"})
         client = NotebookClient(notebook, config=sockets, timeout=300, resources=resources)
         # Most of the time is compilation, and programs that run once need not run fast.
         client.execute(env={**os.environ, "JAX_DISABLE_MOST_OPTIMIZATIONS": "true"})
-    notebook.cells = [*opening(page.stem), *shown]
-    nbformat.write(notebook, BUILD / f"{page.stem}.ipynb")
+    notebook.cells.pop()
+    write(read_page(text, answers=False), f"exercises/{page.stem}")
+    write(notebook, page.stem)
     return notebook
+
+
+def write(notebook: NotebookNode, name: str) -> None:
+    """Write a notebook to `BUILD`, with its pictures in it and with links that work there."""
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            cell.source = LINK.sub(_standalone, cell.source)
+    notebook.cells = [*opening(name), *notebook.cells]
+    (BUILD / name).parent.mkdir(parents=True, exist_ok=True)
+    nbformat.write(notebook, BUILD / f"{name}.ipynb")
+
+
+def _standalone(match: re.Match[str]) -> str:
+    text, file, anchor = match.groups("")
+    path = (FOLDER / file).resolve()
+    if text.startswith("!"):  # as HTML: in Markdown some editors refuse SVG
+        drawn = BUILD / file if file.startswith("images/") else path
+        data = f"{guess_type(file)[0]};base64,{b64encode(drawn.read_bytes()).decode()}"
+        return f'<img alt="{escape(text[2:-1])}" src="data:{data}">'
+    if path in PAGES:
+        return f"{text}({path.stem}.ipynb{anchor})"
+    return repository_link(text, path, anchor)
+
+
+def repository_link(text: str, path: Path, anchor: str) -> str:
+    """Return a link "[text]" to a file of the repository, or the text if its address is not set."""
+    place = f"{address()}/blob/main/{path.relative_to(REPOSITORY)}{anchor}"
+    return f"{text}({place})" if address() else text[1:-1]
 
 
 def address() -> str:
     """Return the address of the repository in pyproject.toml, "" if it is not set."""
-    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    return project.get("urls", {}).get("Repository", "")
+    text = (REPOSITORY / "pyproject.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)["project"].get("urls", {}).get("Repository", "")
 
 
 def opening(page: str) -> list[NotebookNode]:
@@ -89,16 +125,17 @@ def opening(page: str) -> list[NotebookNode]:
     return [v4.new_markdown_cell(link), v4.new_code_cell(install)]
 
 
-def read_page(text: str) -> NotebookNode:
+def read_page(text: str, *, answers: bool = True) -> NotebookNode:
     """Return the cells of a page: its Python blocks, and the text between.
 
-    An answer that is folded in the page becomes a hidden cell, after an empty one to write in.
+    A folded answer, or its asserts if not `answers`, is hidden after an empty cell to write in.
     """
     cells, end = [], 0
     for fold in ANSWER.finditer(text):
         cells += _cells(text[end : fold.start()])
         cells.append(v4.new_code_cell("# Your answer"))
-        for cell in _cells(fold[1]):
+        tests = map(v4.new_code_cell, ASSERTS.findall(fold[1]))
+        for cell in _cells(fold[1]) if answers else tests:
             cell.metadata.update(HIDDEN)
             cells.append(cell)
         end = fold.end()

@@ -12,36 +12,41 @@ from docs.tutorial.pictures.plots import BLUE, GREY, ORANGE, panels, weight_map
 def learning_gradient(names: dict[str, Any]) -> str:
     """Draw attention from left to right, and its gradient from right to left."""
     del names
-    diagram = Diagram(760, 254)
+    diagram = Diagram(870, 264)
     boxes = {
-        "x": (10, 100, 44),
-        "query\nx · W_Q": (100, 30, 90),
-        "key\nx · W_K": (100, 100, 90),
-        "value\nx · W_V": (100, 170, 90),
-        "scores\nq · k / √d": (260, 65, 100),
-        "weights\nsoftmax": (420, 65, 90),
-        "output\nsum of w · v": (570, 100, 100),
-        "loss": (705, 100, 50),
+        "x": (10, 110, 44),
+        "query\nx · W_Q": (150, 40, 90),
+        "key\nx · W_K": (150, 110, 90),
+        "value\nx · W_V": (150, 180, 90),
+        "scores\nq · k / √d": (320, 75, 100),
+        "weights\nsoftmax": (510, 75, 90),
+        "output\nsum of w · v": (680, 110, 100),
+        "loss": (815, 110, 50),
     }
     for text, (x, y, width) in boxes.items():
         learned = "W_" in text
         diagram.box(x, y, width, 44, BLUE if learned else GREY, text, filled=learned)
     for line in (
-        (54, 122, 100, 52), (54, 122, 100, 122), (54, 122, 100, 192), (190, 52, 260, 82),
-        (190, 122, 260, 92), (360, 87, 420, 87), (510, 87, 570, 117), (190, 192, 570, 132),
-        (670, 122, 705, 122),
+        (54, 132, 150, 66), (54, 132, 150, 127), (54, 132, 150, 198), (240, 62, 320, 92),
+        (240, 132, 320, 102), (420, 92, 510, 92), (600, 97, 680, 127), (240, 202, 680, 142),
+        (780, 127, 815, 127),
     ):  # fmt: skip
         diagram.line(*line, arrow=True)
     for line in (
-        (705, 136, 670, 136), (620, 144, 620, 205, 190, 205), (620, 100, 620, 42, 465, 42, 465, 65),
-        (420, 100, 360, 100), (300, 65, 300, 40, 190, 40), (300, 109, 300, 136, 190, 136),
+        (815, 145, 780, 145), (730, 154, 730, 215, 240, 215), (730, 110, 730, 52, 555, 52, 555, 75),
+        (510, 106, 420, 106), (370, 75, 370, 50, 240, 50), (370, 119, 370, 146, 240, 146),
+        (150, 50, 32, 50, 32, 110), (150, 146, 54, 146), (150, 215, 32, 215, 32, 154),
     ):  # fmt: skip
         diagram.line(*line, arrow=True, color=ORANGE)
-    diagram.text(690, 162, "gradient g", color=ORANGE)
-    diagram.text(405, 222, "w · g: a value learns by its weight", color=ORANGE)
-    diagram.text(542, 34, "g · v", color=ORANGE)
-    diagram.text(312, 34, "w · (g · v - g · o): 0 if saturated", color=ORANGE)
-    diagram.text(340, 246, "grey: the computation; orange: its derivative, back to the matrices")
+    for x, y, text in (
+        (798, 172, "gradient g"), (485, 232, "w · g: a value learns by its weight"),
+        (642, 44, "g · v"), (490, 136, "w · (g · v - g · o): 0 if saturated"),
+        (305, 42, "· k / √d"), (305, 164, "· q / √d"),
+        (91, 42, "· W_Qᵀ"), (125, 163, "· W_Kᵀ"), (91, 232, "· W_Vᵀ"),
+    ):  # fmt: skip
+        diagram.text(x, y, text, color=ORANGE)
+    caption = "grey: the computation; orange: the gradients, back to the matrices and to x"
+    diagram.text(435, 258, caption)
     return diagram.svg()
 
 
@@ -63,7 +68,7 @@ def learning_attention(names: dict[str, Any]) -> Figure:
     """Draw the weights of the cross-attention of one sentence."""
     figure, (axis,) = panels(width=4.6, height=4.2)
     source = [f"{token}" for token in np.asarray(names["source"][0])]
-    target = [f"predicts {token}" for token in np.asarray(names["target"][0])]
+    target = [f"predicts {token}" for token in source[::-1]]
     title = "cross-attention, mean of heads and layers"
     weight_map(axis, names["cross"], target, source, title=title)
     axis.set(xlabel="key: source word", ylabel="query: place of the target")

@@ -64,9 +64,9 @@ def models_transformer(names: dict[str, Any]) -> str:
     diagram.box(350, 66, 180, 40, GREY, "scores of all words", filled=False)
     diagram.line(440, 66, 440, 44, arrow=True)
     diagram.text(440, 34, "target words, one place further", bold=True)
-    diagram.text(150, 112, "encoder: L blocks", bold=True)
+    diagram.text(150, 112, "encoder: n blocks", bold=True)
     diagram.text(590, 154, "decoder:", bold=True)
-    diagram.text(590, 172, "L blocks", bold=True)
+    diagram.text(590, 172, "n blocks", bold=True)
     return diagram.svg()
 
 

@@ -27,7 +27,7 @@ def recurrent_additive(names: dict[str, Any]) -> str:
     """Draw the small network that computes an additive score."""
     del names
     diagram = Diagram(760, 170)
-    rows = ((30, "decoder state s", "W s"), (106, "encoder state h", "U h"))
+    rows = ((30, "decoder state s", "W_s · s"), (106, "encoder state h", "U_h · h"))
     for y, state, projected in rows:
         diagram.box(10, y, 130, 36, GREY, state, filled=False)
         diagram.line(140, y + 18, 200, y + 18, arrow=True)
@@ -40,9 +40,9 @@ def recurrent_additive(names: dict[str, Any]) -> str:
     diagram.line(470, 86, 520, 86, arrow=True)
     diagram.box(520, 68, 90, 36, ORANGE, "v · tanh(…)")
     diagram.line(610, 86, 650, 86, arrow=True)
-    diagram.text(700, 82, "score e,")
+    diagram.text(700, 82, "score a,")
     diagram.text(700, 98, "one number")
-    diagram.text(365, 156, "learned: W, U and v", color=GREY)
+    diagram.text(365, 156, "learned: W_s, U_h and v", color=GREY)
     return diagram.svg()
 
 
