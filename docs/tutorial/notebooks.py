@@ -121,7 +121,7 @@ def opening(page: str) -> list[NotebookNode]:
         return []
     colab = repository.replace("https://github.com", "https://colab.research.google.com/github")
     link = f"[Open in Colab]({colab}/blob/gh-pages/notebooks/{page}.ipynb)"
-    install = f'%pip install -q "attention-jax @ git+{repository}" optax  # in Colab'
+    install = f'%pip install -q "attention-jax @ git+{repository}"  # in Colab'
     return [v4.new_markdown_cell(link), v4.new_code_cell(install)]
 
 
