@@ -1,6 +1,7 @@
 """Attention with learned projections: to the inputs themselves, and to the output of an encoder."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Self
 
@@ -12,20 +13,13 @@ from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
 from attention.modules.config import TransformerConfig
-from attention.modules.context import (
-    DEFAULT_CONTEXT,
-    CacheSpec,
-    Context,
-    Output,
-    and_mask,
-    cached_mask,
-)
+from attention.modules.context import DEFAULT_CONTEXT, CacheSpec, Context, Output, and_mask
 from attention.modules.layers import LECUN_NORMAL, NORMS, linear, named
 from attention.modules.numbers import check_count, check_number, check_rate, resolve_heads
 from attention.primitives import masks, scores
 from attention.primitives.cache import EMPTY_SLOT, Cache, Constant, empty_cache, full_cache
 from attention.primitives.dropout import Dropout
-from attention.primitives.masks import Mask, leaves_of
+from attention.primitives.masks import FromArray, Mask, leaves_of
 from attention.primitives.scores import Score
 
 
@@ -120,8 +114,8 @@ class Attention(nnx.Module):
         return context.shard(query, "sequence", "heads", "head")
 
     def _keys_and_values(self, source: Array | None, context: Context) -> tuple[Array, Array]:
-        if source is None:
-            raise ValueError("cross-attention needs an encoder_output, in Context or in CacheSpec")
+        if not hasattr(source, "dtype"):
+            raise ValueError("cross-attention needs an encoder_output, an array `[..., S, D]`")
         key, value = self.key(source), self.value(source)
         key = key if self.key_norm is None else self.key_norm(key)
         return tuple(context.shard(x, "sequence", "kv_heads", "head") for x in (key, value))
@@ -193,7 +187,7 @@ class SelfAttention(Attention):
 
         pairs = None if positions is None else (positions, positions)  # of queries and keys
         if cache is not None:
-            mask = masks.causal() if mask is None else cached_mask(mask)
+            mask = masks.causal() if mask is None else _cached_mask(mask, cache)
         elif context.lengths is not None and positions is None:
             mask = and_mask(masks.lengths(context.lengths), mask)
         elif context.lengths is not None:  # which count tokens, whatever their positions
@@ -265,3 +259,17 @@ class CrossAttention(Attention):
 def _counted(positions: Array | None, length: int) -> Array:
     """Return the positions of queries or keys, counted from 0 if None."""
     return jnp.arange(length, dtype=jnp.int32) if positions is None else positions
+
+
+def _cached_mask(mask: Mask | Array, cache: Cache) -> Mask:
+    """Return a mask as a predicate on positions; raise a ValueError for an array without some."""
+
+    def by_position(leaf: Mask) -> Mask:
+        if not isinstance(leaf, FromArray) or leaf.by_position:
+            return leaf
+        rows, columns = shape = leaf.array.shape[-2:]
+        if rows != columns or (1 < columns < cache.size and not cache.ring):
+            raise ValueError(f"beside a cache, a mask array needs all positions, got shape {shape}")
+        return replace(leaf, by_position=True)
+
+    return masks.map_leaves(masks.as_mask(mask), by_position)

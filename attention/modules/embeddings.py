@@ -10,7 +10,7 @@ from jax.typing import DTypeLike
 
 from attention.modules.config import TransformerConfig
 from attention.modules.layers import dot_general, drop, linear, rows, table
-from attention.modules.numbers import check_number, check_rate
+from attention.modules.numbers import check_dtype, check_number, check_rate
 from attention.modules.positions import POSITIONS, resolve_scale
 
 
@@ -62,6 +62,7 @@ class Embedding(nnx.Module):
         check_rate("dropout", dropout)
         check_number("logit_scale", logit_scale, above=0)
         check_number("logit_softcap", logit_softcap, above=0)
+        check_dtype("dtype", dtype)
 
         def make(number: int | None, name: str) -> nnx.Param | None:
             return table((number, width), (name, "embed"), **options) if number else None
@@ -128,7 +129,7 @@ class Embedding(nnx.Module):
         vectors = vectors if self.dtype is None else vectors.astype(self.dtype)
         vectors = add_positions(vectors, self.positions, positions)
         if self.token_types is not None:
-            numbers = jnp.zeros_like(tokens) if token_types is None else token_types
+            numbers = jnp.zeros_like(tokens) if token_types is None else jnp.asarray(token_types)
             vectors += rows(self.token_types[...], numbers).astype(vectors.dtype)
         vectors = vectors if self.norm is None else self.norm(vectors)
         return drop(vectors, self.dropout, rng)

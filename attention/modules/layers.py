@@ -14,7 +14,7 @@ from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
 from attention.modules.context import DEFAULT_CONTEXT, Context
-from attention.modules.numbers import check_number, check_rate
+from attention.modules.numbers import check_dtype, check_number, check_rate
 from attention.primitives.choice import one_of
 from attention.primitives.dropout import is_kept
 from attention.primitives.numerics import score_dtype
@@ -89,6 +89,7 @@ def linear(
         A module whose parameters have metadata "axes", their logical axis names, and whose kernel
         has metadata "num_inputs", the number of its input axes.
     """
+    check_dtype("dtype", options.get("dtype"))
     return nnx.LinearGeneral(
         tuple(inputs.values()),
         tuple(outputs.values()),
@@ -151,6 +152,7 @@ class Norm(nnx.Module):
         """
         del rngs
         check_number("epsilon", epsilon, at_least=0)
+        check_dtype("dtype", dtype)
         self.scale = nnx.Param(jnp.ones(width, param_dtype), axes=(axis,))
         self.bias = nnx.Param(jnp.zeros(width, param_dtype), axes=(axis,)) if is_centred else None
         self.epsilon, self.dtype = epsilon, dtype

@@ -22,7 +22,6 @@ from attention.modules.context import (
     add_losses,
     and_mask,
     apply_layer,
-    cached_mask,
     check_rng,
     new_cache,
 )
@@ -487,8 +486,6 @@ class Decoder(Encoder):
             ValueError: positions beside a cache, a cache of another model, and as `Encoder`.
         """
         cache, mask = context.cache, context.mask
-        if cache is not None:
-            mask = cached_mask(mask)
         if self.causal:
             mask = and_mask(masks.causal(), mask)
         elif cache is not None and mask is None:
