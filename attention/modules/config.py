@@ -228,13 +228,13 @@ class TransformerConfig(BlockConfig):
 
     def linear_options(self, rngs: nnx.Rngs) -> dict[str, Any]:
         """Return arguments of `linear`, for all linear layers; biases are decided for each."""
-        kinds = {"dtype": self.dtype, "param_dtype": self.param_dtype, "rngs": rngs}
-        return {"kernel_init": self.initializer("kernel_init"), **kinds}
+        options = {"dtype": self.dtype, "param_dtype": self.param_dtype, "rngs": rngs}
+        return {"kernel_init": self.initializer("kernel_init"), **options}
 
     def make_norm(self, rngs: nnx.Rngs) -> Any:  # noqa: ANN401 - any module
         """Make a norm of D."""
-        kinds = {"dtype": self.dtype, "param_dtype": self.param_dtype, "epsilon": self.norm_epsilon}
-        return named("norm", self.norm, "NORMS", NORMS)(self.width, rngs=rngs, **kinds)
+        given = {"dtype": self.dtype, "param_dtype": self.param_dtype, "epsilon": self.norm_epsilon}
+        return named("norm", self.norm, "NORMS", NORMS)(self.width, rngs=rngs, **given)
 
 
 def _check_fields(owner: str, given: Iterable[str], kind: type) -> None:

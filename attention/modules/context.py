@@ -130,7 +130,7 @@ class Output(NamedTuple):
             if "hidden_states" is in `returning`.
         cache: the new cache, if one was given.
         losses: auxiliary losses by name, summed over the layers.
-        logits: `[..., T, V]`, of a model that scores a vocabulary or classes.
+        logits: `[..., T, V]` of a vocabulary, `[B, V]` of one step, or `[..., C]` of classes.
         encoder: the output of the encoder of an encoder-decoder.
     """
 

@@ -42,11 +42,11 @@ def select_parameters(parameters: Parameters, *patterns: str) -> dict[str, Array
     _map_arrays(lambda path, array, _: arrays.update({path: array}), parameters)
     chosen: dict[str, Array] = {}
     for pattern in patterns:
-        found = {path: array for path, array in arrays.items() if fnmatchcase(path, pattern)}
-        if not found:
+        matching = {path: array for path, array in arrays.items() if fnmatchcase(path, pattern)}
+        if not matching:
             hint = did_you_mean(pattern, arrays)
             raise ValueError(f"no parameter has a path that matches {pattern!r}{hint}")
-        chosen |= found
+        chosen |= matching
     return chosen
 
 

@@ -502,12 +502,12 @@ class Classifier(Model):
     ) -> Self:
         """Make the encoder of a config, a pooling of `POOLINGS` or like those, and an output."""
         make_pooling = named("pooling", pooling, "POOLINGS", POOLINGS)
-        kinds = {"param_dtype": config.param_dtype, "rngs": rngs}
+        given = {"param_dtype": config.param_dtype, "rngs": rngs}
         return cls(
             embedding,
             Encoder.from_config(config, rngs=rngs, make_layer=make_layer),
-            make_pooling(config.width, **kinds),
-            linear({"embed": config.width}, {"classes": num_classes}, dtype=config.dtype, **kinds),
+            make_pooling(config.width, **given),
+            linear({"embed": config.width}, {"classes": num_classes}, dtype=config.dtype, **given),
         )._keep(config, make_layer)
 
     def __call__(self, inputs: Array, **options: Any) -> Output:  # noqa: ANN401 - of several types

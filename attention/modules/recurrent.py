@@ -320,8 +320,8 @@ class RecurrentDecoder(nnx.Module):
                 if self.attention is None:
                     return precomputed.astype(state.dtype)
                 result = self.attention(state, precomputed, **options)
-                attended, found = result if names else (result, {})
-                results.update(found)
+                attended, returned = result if names else (result, {})
+                results.update(returned)
                 return jnp.squeeze(attended, (-3, -2))
 
             after, features = self.step(carry, vector, attend)
