@@ -101,7 +101,7 @@ def linear(
     )
 
 
-def table(
+def make_table(
     shape: tuple[int, int],
     axes: tuple[str | None, str | None],
     *,
@@ -114,7 +114,7 @@ def table(
     return nnx.Param(init(rngs.params(), shape, param_dtype), axes=axes)
 
 
-def rows(table: Array, numbers: Array) -> Array:
+def take_rows(table: Array, numbers: Array) -> Array:
     """Return rows of a table `[rows, D]`; a number out of range gives NaN."""
     return table.at[numbers].get(mode="fill", fill_value=jnp.nan, wrap_negative_indices=False)
 

@@ -22,7 +22,7 @@ from attention.modules.context import (
     check_rng,
 )
 from attention.modules.embeddings import Embedding, make_output
-from attention.modules.layers import activation_of, linear, named, split_rng, table
+from attention.modules.layers import activation_of, linear, make_table, named, split_rng
 from attention.modules.transformer import Decoder, DecoderCache, Encoder, MakeLayer, next_positions
 from attention.primitives import masks
 from attention.primitives.cache import Constant
@@ -448,7 +448,7 @@ class ClassToken(nnx.Module):
     def __init__(self, width: int, *, param_dtype: DTypeLike = jnp.float32, rngs: nnx.Rngs) -> None:
         """Make the vector, with entries of unit variance."""
         init = nnx.initializers.normal(1.0)
-        self.vector = table(
+        self.vector = make_table(
             (1, width), (None, "embed"), init=init, param_dtype=param_dtype, rngs=rngs
         )
 

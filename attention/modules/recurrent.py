@@ -12,7 +12,7 @@ from jax.typing import ArrayLike, DTypeLike
 
 from attention.modules.context import DEFAULT_CONTEXT, CacheSpec, Context, Output, and_mask
 from attention.modules.embeddings import Embedding
-from attention.modules.layers import linear, table
+from attention.modules.layers import linear, make_table
 from attention.modules.models import EncoderDecoder
 from attention.modules.numbers import check_count, check_dtype, check_rate
 from attention.primitives import masks
@@ -55,9 +55,11 @@ class RecurrentEncoder(nnx.Module):
         The `mask` of the context, such as `masks.lengths`, and its `lengths` exclude padding.
 
         Raises:
-            ValueError: a mask that depends on the query; lengths outside [0, S].
+            ValueError: a mask that depends on the query; positions; score; lengths outside [0, S].
             TypeError: lengths that are not integers.
         """
+        if context.score or context.positions is not None:
+            raise ValueError("a recurrent encoder reads in order: no positions or score")
         valid = valid_tokens(inputs, context.lengths, context.mask)
         vectors = jnp.where(valid[..., None], inputs, 0)
 
@@ -155,7 +157,7 @@ class AdditiveAttention(nnx.Module):
         self.query = linear({"embed": hidden}, {"hidden": hidden}, use_bias=False, **options)
         self.key = linear({"embed": encoder_width}, {"hidden": hidden}, **options)
         options.pop("dtype", None)  # of the computation
-        self.vector = table((1, hidden), ("heads", "hidden"), **options)
+        self.vector = make_table((1, hidden), ("heads", "hidden"), **options)
 
     def precompute(self, encoder_output: Array) -> tuple[Array, Array]:
         """Return keys U h `[..., S, F]` and values h `[..., S, E]`, the same in every step."""
@@ -329,17 +331,15 @@ class RecurrentDecoder(nnx.Module):
 
         valid, axis = valid_tokens(inputs, context.lengths), len(batch)
         positions = jnp.add.outer(cache.lengths, jnp.arange(num_tokens, dtype=jnp.int32))
-        tokens = inputs, positions, valid
-        carry, (features, results) = scan_tokens(step, cache.carry, tokens)
+        carry, (features, results) = scan_tokens(step, cache.carry, (inputs, positions, valid))
         results = jax.tree.map(  # [..., T, N, 1, *] -> [..., N, T, *]
             lambda array: jnp.swapaxes(jnp.squeeze(array, axis + 2), axis, axis + 1), results
         )
         lengths = cache.lengths + jnp.sum(valid, axis=-1, dtype=jnp.int32)
-        has_states = "hidden_states" in context.returning
         return Output(
             features,
             attention=({"cross_attention": results} if names else {},),
-            hidden_states=(inputs, features) if has_states else (),
+            hidden_states=(inputs, features) if "hidden_states" in context.returning else (),
             cache=context.cache and cache._replace(carry=carry, lengths=lengths),
         )
 

@@ -354,17 +354,17 @@ def test_invalid_values_of_a_config(changes, words):
 
 
 @pytest.mark.parametrize(
-    "mask",
+    "given, words",
     [
-        masks.causal() & SOURCE_MASK,
-        masks.lengths(S, query_lengths=2),
-        np.ones((S, S), bool),
+        ({"mask": masks.causal() & SOURCE_MASK}, "can only hide padding"),
+        ({"mask": masks.lengths(S, query_lengths=2)}, "can only hide padding"),
+        ({"mask": np.ones((S, S), bool)}, "can only hide padding"),
+        ({"positions": np.arange(S)}, "reads in order: no positions or score"),
     ],
-    ids=["causal", "query lengths", "no mask"],
 )
-def test_source_masks_that_depend_on_the_query(mask):
-    with pytest.raises(ValueError, match="a mask of a recurrent layer can only hide padding"):
-        small("none").encode(SOURCE, mask=mask)
+def test_arguments_of_encode_that_do_not_fit(given, words):
+    with pytest.raises(ValueError, match=words):
+        small("none").encode(SOURCE, **given)
 
 
 @pytest.mark.parametrize(
