@@ -2,7 +2,7 @@
 
 Every module is a plain pytree: use `jax.jit`, `jax.grad`, `jax.vmap` and `jax.lax.scan` on it, or
 `flax.nnx.split` it into a definition and a state of arrays. No module has a random state: an `rng`
-argument turns dropout on for that call.
+argument turns dropout on for that call. Layers, unlike models and stacks, ignore `train` of nnx.
 
 A sublayer is any callable `sublayer(inputs [..., T, D])`, or one with a parameter `context` that
 receives the mask, the encoder output, the cache and the other fields of `Context`. It returns

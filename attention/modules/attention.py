@@ -1,6 +1,7 @@
 """Attention with learned projections: to the inputs themselves, and to the output of an encoder."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Self
 
@@ -12,20 +13,13 @@ from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
 from attention.modules.config import TransformerConfig
-from attention.modules.context import (
-    DEFAULT_CONTEXT,
-    CacheSpec,
-    Context,
-    Output,
-    and_mask,
-    cached_mask,
-)
+from attention.modules.context import DEFAULT_CONTEXT, CacheSpec, Context, Output, and_mask
 from attention.modules.layers import LECUN_NORMAL, NORMS, linear, named
 from attention.modules.numbers import check_count, check_number, check_rate, resolve_heads
 from attention.primitives import masks, scores
 from attention.primitives.cache import EMPTY_SLOT, Cache, Constant, empty_cache, full_cache
 from attention.primitives.dropout import Dropout
-from attention.primitives.masks import Mask, leaves_of
+from attention.primitives.masks import FromArray, Mask, leaves_of
 from attention.primitives.scores import Score
 
 
@@ -85,16 +79,16 @@ class Attention(nnx.Module):
         source = {"embed": width} if source_width is None else {"source": source_width}
         inputs, query = {"embed": width}, {"heads": num_heads, "head": head_width}
         key, value = ({"kv_heads": num_kv_heads, "head": H} for H in (head_width, value_width))
-        kinds = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
-        make = partial(linear, kernel_init=kernel_init, **kinds)
+        options = {"dtype": dtype, "param_dtype": param_dtype, "rngs": rngs}
+        make = partial(linear, kernel_init=kernel_init, **options)
         self.query = make(inputs, query, use_bias=qkv_bias)
         self.key = make(source, key, use_bias=qkv_bias)
         self.value = make(source, value, use_bias=qkv_bias)
         self.output = make({"heads": num_heads, "head": value_width}, inputs, use_bias=use_bias)
-        kinds |= {"epsilon": norm_epsilon, "axis": "head"}
+        options |= {"epsilon": norm_epsilon, "axis": "head"}
         make_norm = named("qk_norm", qk_norm, "NORMS", NORMS) if qk_norm else None
-        self.query_norm = make_norm and make_norm(head_width, **kinds)
-        self.key_norm = make_norm and make_norm(head_width, **kinds)
+        self.query_norm = make_norm and make_norm(head_width, **options)
+        self.key_norm = make_norm and make_norm(head_width, **options)
         self.score = score
         self.scale, self.softcap = scale, softcap
         self.dropout = dropout
@@ -120,20 +114,22 @@ class Attention(nnx.Module):
         return context.shard(query, "sequence", "heads", "head")
 
     def _keys_and_values(self, source: Array | None, context: Context) -> tuple[Array, Array]:
-        if source is None:
-            raise ValueError("cross-attention needs an encoder_output, in Context or in CacheSpec")
+        if not hasattr(source, "dtype"):
+            raise ValueError("cross-attention needs an encoder_output, an array `[..., S, D]`")
         key, value = self.key(source), self.value(source)
         key = key if self.key_norm is None else self.key_norm(key)
         return tuple(context.shard(x, "sequence", "kv_heads", "head") for x in (key, value))
 
-    def _attend(self, context: Context, query: Array, *keys: object, **options: object) -> Output:
+    def _attend(
+        self, context: Context, query: Array, *keys_and_values: object, **options: object
+    ) -> Output:
         """Attend with the options of this layer and others of `attend`; project the result."""
         dropout = None
         if context.rng is not None and self.dropout:  # each example has its own key
             dropout = Dropout(jax.random.split(context.rng, query.shape[:-3]), self.dropout)
         attended = context.attend(
             query,
-            *keys,
+            *keys_and_values,
             scale=self.scale,
             dropout=dropout,
             returning=[name for name in context.returning if name != "hidden_states"],
@@ -191,23 +187,22 @@ class SelfAttention(Attention):
             counted = _counted(positions, num_tokens)
             query, key = self.rotary(query, counted), self.rotary(key, counted)
 
-        pairs = None if positions is None else (positions, positions)  # of queries and keys
+        pair_positions = None if positions is None else (positions, positions)
         if cache is not None:
-            mask = masks.causal() if mask is None else cached_mask(mask)
+            mask = masks.causal() if mask is None else _cached_mask(mask, cache)
         elif context.lengths is not None and positions is None:
             mask = and_mask(masks.lengths(context.lengths), mask)
         elif context.lengths is not None:  # which count tokens, whatever their positions
-            pairs = positions, jnp.where(context.valid(num_tokens), positions, EMPTY_SLOT)
+            pair_positions = positions, jnp.where(context.valid(num_tokens), positions, EMPTY_SLOT)
             mask = and_mask(masks.full(), mask)  # every position but EMPTY_SLOT
         if self.window is not None:
             mask = and_mask(masks.window(self.window, self.window), mask)
 
-        if cache is not None:
-            cache, key = cache.extend(key, value, context.lengths)  # a view with values, positions
-            value = pairs = None
-        score = (*context.score, *self._scores())
-        output = self._attend(context, query, key, value, mask=mask, score=score, positions=pairs)
-        return output._replace(cache=cache)
+        options = {"mask": mask, "score": (*context.score, *self._scores())}
+        if cache is None:
+            return self._attend(context, query, key, value, positions=pair_positions, **options)
+        cache, view = cache.extend(key, value, context.lengths)
+        return self._attend(context, query, view, **options)._replace(cache=cache)
 
     def new_cache(self, spec: CacheSpec) -> Cache:
         """Return an empty cache; with a window shorter than its size, a ring of one window."""
@@ -236,8 +231,8 @@ class CrossAttention(Attention):
         context.check_source()
         query, cache, mask = self._query(inputs, context), context.cache, context.encoder_mask
         if cache is not None:
-            keys, encoder_positions = cache.value
-            num_keys = keys.size
+            cross_cache, encoder_positions = cache.value
+            num_keys = cross_cache.size
         else:
             key, value = self._keys_and_values(context.encoder_output, context)
             encoder_positions, num_keys = context.encoder_positions, key.shape[-3]
@@ -246,13 +241,14 @@ class CrossAttention(Attention):
         leaves = leaves_of(mask) if isinstance(mask, Mask) else ()
         compares = any(leaf.compares_positions for leaf in leaves)
         is_given = context.positions is not None or encoder_positions is not None
-        pairs, num_queries = None, query.shape[-3]
+        positions, num_queries = None, query.shape[-3]
         if is_given or (compares and num_queries != num_keys):
-            pairs = _counted(context.positions, num_queries), _counted(encoder_positions, num_keys)
+            given, sizes = (context.positions, encoder_positions), (num_queries, num_keys)
+            positions = tuple(map(_counted, given, sizes))
+        options = {"mask": mask, "score": self._scores()}
         if cache is not None:
-            key, value, pairs = keys.view(pairs), None, None
-        options = {"mask": mask, "score": self._scores(), "positions": pairs}
-        return self._attend(context, query, key, value, **options)
+            return self._attend(context, query, cross_cache.view(positions), **options)
+        return self._attend(context, query, key, value, positions=positions, **options)
 
     def new_cache(self, spec: CacheSpec) -> Constant:
         """Return the keys and values of the encoder output, a full `Cache`, and its positions."""
@@ -265,3 +261,17 @@ class CrossAttention(Attention):
 def _counted(positions: Array | None, length: int) -> Array:
     """Return the positions of queries or keys, counted from 0 if None."""
     return jnp.arange(length, dtype=jnp.int32) if positions is None else positions
+
+
+def _cached_mask(mask: Mask | Array, cache: Cache) -> Mask:
+    """Return a mask as a predicate on positions; raise a ValueError for an array without some."""
+
+    def by_position(leaf: Mask) -> Mask:
+        if not isinstance(leaf, FromArray) or leaf.by_position:
+            return leaf
+        rows, columns = shape = leaf.array.shape[-2:]
+        if rows != columns or (1 < columns < cache.size and not cache.ring):
+            raise ValueError(f"beside a cache, a mask array needs all positions, got shape {shape}")
+        return replace(leaf, by_position=True)
+
+    return masks.map_leaves(masks.as_mask(mask), by_position)

@@ -10,7 +10,13 @@ from jax.typing import DTypeLike
 
 from attention.modules.context import check_names
 from attention.modules.layers import INITIALIZERS, NORMS, Activation, activation_of, named
-from attention.modules.numbers import check_count, check_number, check_rate, resolve_heads
+from attention.modules.numbers import (
+    check_count,
+    check_dtype,
+    check_number,
+    check_rate,
+    resolve_heads,
+)
 from attention.modules.positions import POSITIONS, Relative, Rotary, resolve_scale
 from attention.primitives.attend import IMPLEMENTATIONS
 from attention.primitives.choice import one_of
@@ -152,6 +158,8 @@ class TransformerConfig(BlockConfig):
         check_number("norm_epsilon", self.norm_epsilon, at_least=0)
         check_rate("dropout", self.dropout)
         check_rate("attention_dropout", self.attention_dropout)
+        check_dtype("dtype", self.dtype)
+        check_dtype("param_dtype", self.param_dtype)
         resolve_scale(self.embedding_scale, self.width, "embedding_scale")
         activation_of(self.activation)
         named("norm", self.norm, "NORMS", NORMS)
@@ -220,13 +228,13 @@ class TransformerConfig(BlockConfig):
 
     def linear_options(self, rngs: nnx.Rngs) -> dict[str, Any]:
         """Return arguments of `linear`, for all linear layers; biases are decided for each."""
-        kinds = {"dtype": self.dtype, "param_dtype": self.param_dtype, "rngs": rngs}
-        return {"kernel_init": self.initializer("kernel_init"), **kinds}
+        options = {"dtype": self.dtype, "param_dtype": self.param_dtype, "rngs": rngs}
+        return {"kernel_init": self.initializer("kernel_init"), **options}
 
     def make_norm(self, rngs: nnx.Rngs) -> Any:  # noqa: ANN401 - any module
         """Make a norm of D."""
-        kinds = {"dtype": self.dtype, "param_dtype": self.param_dtype, "epsilon": self.norm_epsilon}
-        return named("norm", self.norm, "NORMS", NORMS)(self.width, rngs=rngs, **kinds)
+        given = {"dtype": self.dtype, "param_dtype": self.param_dtype, "epsilon": self.norm_epsilon}
+        return named("norm", self.norm, "NORMS", NORMS)(self.width, rngs=rngs, **given)
 
 
 def _check_fields(owner: str, given: Iterable[str], kind: type) -> None:

@@ -13,7 +13,6 @@ from flax import nnx
 from jax import Array
 from jax.typing import DTypeLike
 
-from attention.primitives import masks
 from attention.primitives.attend import attend
 from attention.primitives.choice import did_you_mean
 from attention.primitives.masks import Mask
@@ -30,8 +29,7 @@ class Context:
 
     Attributes:
         mask: of self-attention, as in `attention.attend`; a decoder has added the causal mask.
-            Beside a cache, a bool array has no axis of heads and a row and a column for each
-            position, also of the tokens in the cache.
+            Beside a cache, a bool array has a row and a column for each position of the cache.
         score: score functions of the self-attention of every layer, such as ALiBi.
         positions: int32 `[..., T]`, of the inputs in masks, scores and rotary encodings; counted
             from 0 if None. A decoder with a cache counts on from the tokens in the cache.
@@ -66,12 +64,14 @@ class Context:
     attend: Callable[..., Any] = static(default=attend)
 
     def __post_init__(self) -> None:
-        """Convert lists and NumPy arrays, and take any collection of names."""
+        """Convert lists and NumPy arrays, one score function, and any collection of names."""
         for name in ("mask", "positions", "lengths", "encoder_mask", "encoder_positions"):
             value = getattr(self, name)
             is_array = hasattr(value, "__array__") and not isinstance(value, Array)
-            if is_array or isinstance(value, list):
+            if is_array or isinstance(value, list | tuple):
                 object.__setattr__(self, name, jnp.asarray(value))
+        if isinstance(self.score, Score):
+            object.__setattr__(self, "score", (self.score,))
         if isinstance(self.returning, str):
             raise ValueError(f"returning needs a collection of names, got {self.returning!r}")
         object.__setattr__(self, "returning", tuple(self.returning))
@@ -130,7 +130,7 @@ class Output(NamedTuple):
             if "hidden_states" is in `returning`.
         cache: the new cache, if one was given.
         losses: auxiliary losses by name, summed over the layers.
-        logits: `[..., T, V]`, of a model that scores a vocabulary or classes.
+        logits: `[..., T, V]` of a vocabulary, `[B, V]` of one step, or `[..., C]` of classes.
         encoder: the output of the encoder of an encoder-decoder.
     """
 
@@ -149,15 +149,17 @@ def apply_layer(layer: Layer, inputs: Array, context: Context) -> Output:
     A layer returns features or an `Output`.
 
     Raises:
-        TypeError: another result; a module without the argument that contains one with a cache.
+        TypeError: another result; a module without the argument that contains attention.
     """
     if _takes_context(layer):
         if context.nothing is None:
             context = replace(context, nothing=jnp.zeros(0, bool))
         result = layer(inputs, context=context)
     else:
+        masked = context.mask is not None or context.lengths is not None
         for _, part in nnx.iter_modules(layer) if isinstance(layer, nnx.Module) else ():
-            if hasattr(part, "new_cache"):  # without the mask of the context it is not causal
+            # Without the mask of the context it is not causal.
+            if hasattr(part, "new_cache") or (masked and isinstance(part, nnx.MultiHeadAttention)):
                 raise TypeError(
                     f"{type(layer).__name__} has no argument context for its "
                     f"{type(part).__name__}: add it, and pass it on"
@@ -192,12 +194,14 @@ def new_cache(layer: Layer, spec: CacheSpec) -> Any:  # noqa: ANN401 - any pytre
 # Names of other libraries -> ours, of arguments of models and fields of configs.
 OTHER_NAMES = {
     "attention_mask": "mask",
+    "d_model": "width",
     "hidden_size": "width",
     "intermediate_size": "hidden",
     "num_attention_heads": "num_heads",
     "num_hidden_layers": "decoder_layers",
     "num_layers": "decoder_layers",
     "num_key_value_heads": "num_kv_heads",
+    "rope_theta": "rotary",
 }
 
 
@@ -236,21 +240,6 @@ def check_rng(
 def and_mask(mask: Mask, other: Mask | Array | None) -> Mask:
     """AND a predicate on positions with any `mask` of `attention.attend`, or None."""
     return mask if other is None else mask & other
-
-
-def cached_mask(mask: Mask | Array | None) -> Mask | None:
-    """Return the mask of tokens that follow those in a cache, a predicate on positions.
-
-    Raises a ValueError for a bool array with rows for the new tokens alone.
-    """
-    if mask is None or isinstance(mask, Mask):
-        return mask
-    if jnp.ndim(mask) >= 2 and mask.shape[-2] != mask.shape[-1]:
-        raise ValueError(
-            "beside a cache, a bool array of all positions needs as many rows as columns, got "
-            f"shape {mask.shape}"
-        )
-    return masks.from_array(mask)
 
 
 def add_losses(*each: Mapping[str, Array]) -> dict[str, Array]:

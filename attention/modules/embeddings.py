@@ -9,8 +9,8 @@ from jax import Array
 from jax.typing import DTypeLike
 
 from attention.modules.config import TransformerConfig
-from attention.modules.layers import dot_general, drop, linear, rows, table
-from attention.modules.numbers import check_number, check_rate
+from attention.modules.layers import dot_general, drop, linear, make_table, take_rows
+from attention.modules.numbers import check_dtype, check_number, check_rate
 from attention.modules.positions import POSITIONS, resolve_scale
 
 
@@ -54,7 +54,7 @@ class Embedding(nnx.Module):
             logit_softcap: bound c of these logits, c·tanh(logits / c); none if None.
             dropout: rate on the embeddings.
             dtype: of the embeddings; that of the tables if None.
-            options: `init`, `param_dtype` and `rngs` of the tables, as in `table`.
+            options: `init`, `param_dtype` and `rngs` of the tables, as in `make_table`.
 
         Raises:
             ValueError: a rate outside [0, 1), or a factor or bound that is not finite and above 0.
@@ -62,9 +62,10 @@ class Embedding(nnx.Module):
         check_rate("dropout", dropout)
         check_number("logit_scale", logit_scale, above=0)
         check_number("logit_softcap", logit_softcap, above=0)
+        check_dtype("dtype", dtype)
 
         def make(number: int | None, name: str) -> nnx.Param | None:
-            return table((number, width), (name, "embed"), **options) if number else None
+            return make_table((number, width), (name, "embed"), **options) if number else None
 
         self.tokens = make(vocab_size, "vocab")
         self.token_types = make(num_token_types, "token_types")
@@ -124,12 +125,12 @@ class Embedding(nnx.Module):
             ValueError: more tokens than positions.
         """
         self.check_length(tokens.shape[-1])
-        vectors = rows(self.tokens[...] if table is None else table, tokens) * self.scale
+        vectors = take_rows(self.tokens[...] if table is None else table, tokens) * self.scale
         vectors = vectors if self.dtype is None else vectors.astype(self.dtype)
         vectors = add_positions(vectors, self.positions, positions)
         if self.token_types is not None:
-            numbers = jnp.zeros_like(tokens) if token_types is None else token_types
-            vectors += rows(self.token_types[...], numbers).astype(vectors.dtype)
+            numbers = jnp.zeros_like(tokens) if token_types is None else jnp.asarray(token_types)
+            vectors += take_rows(self.token_types[...], numbers).astype(vectors.dtype)
         vectors = vectors if self.norm is None else self.norm(vectors)
         return drop(vectors, self.dropout, rng)
 

@@ -14,7 +14,7 @@ from jax.nn.initializers import Initializer
 from jax.typing import DTypeLike
 
 from attention.modules.context import DEFAULT_CONTEXT, Context
-from attention.modules.numbers import check_number, check_rate
+from attention.modules.numbers import check_dtype, check_number, check_rate
 from attention.primitives.choice import one_of
 from attention.primitives.dropout import is_kept
 from attention.primitives.numerics import score_dtype
@@ -88,6 +88,7 @@ def linear(
         A module whose parameters have metadata "axes", their logical axis names, and whose kernel
         has metadata "num_inputs", the number of its input axes.
     """
+    check_dtype("dtype", options.get("dtype"))
     return nnx.LinearGeneral(
         tuple(inputs.values()),
         tuple(outputs.values()),
@@ -99,7 +100,7 @@ def linear(
     )
 
 
-def table(
+def make_table(
     shape: tuple[int, int],
     axes: tuple[str | None, str | None],
     *,
@@ -112,7 +113,7 @@ def table(
     return nnx.Param(init(rngs.params(), shape, param_dtype), axes=axes)
 
 
-def rows(table: Array, numbers: Array) -> Array:
+def take_rows(table: Array, numbers: Array) -> Array:
     """Return rows of a table `[rows, D]`; a number out of range gives NaN."""
     return table.at[numbers].get(mode="fill", fill_value=jnp.nan, wrap_negative_indices=False)
 
@@ -150,6 +151,7 @@ class Norm(nnx.Module):
         """
         del rngs
         check_number("epsilon", epsilon, at_least=0)
+        check_dtype("dtype", dtype)
         self.scale = nnx.Param(jnp.ones(width, param_dtype), axes=(axis,))
         self.bias = nnx.Param(jnp.zeros(width, param_dtype), axes=(axis,)) if is_centred else None
         self.epsilon, self.dtype = epsilon, dtype

@@ -23,6 +23,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax import Array
 
+from attention.modules.numbers import check_number
 from attention.primitives.choice import did_you_mean
 from attention.primitives.numerics import score_dtype
 from attention.primitives.pytree_dataclass import pytree_dataclass, static
@@ -41,11 +42,11 @@ def select_parameters(parameters: Parameters, *patterns: str) -> dict[str, Array
     _map_arrays(lambda path, array, _: arrays.update({path: array}), parameters)
     chosen: dict[str, Array] = {}
     for pattern in patterns:
-        found = {path: array for path, array in arrays.items() if fnmatchcase(path, pattern)}
-        if not found:
+        matching = {path: array for path, array in arrays.items() if fnmatchcase(path, pattern)}
+        if not matching:
             hint = did_you_mean(pattern, arrays)
             raise ValueError(f"no parameter has a path that matches {pattern!r}{hint}")
-        chosen |= found
+        chosen |= matching
     return chosen
 
 
@@ -109,8 +110,9 @@ def lora_factors(
 
     Raises:
         ValueError: a pattern that matches no kernel; a kernel of several axes without metadata; a
-            rank that is not between 1 and the sizes of the kernel.
+            rank that is not between 1 and the sizes of the kernel; an alpha that is not above 0.
     """
+    check_number("alpha", alpha, above=0)
     chosen = select_parameters(parameters, *patterns)
     # Shapes: of stacked layers, number of inputs, number of outputs.
     kernels: dict[str, tuple[tuple[int, ...], int, int]] = {}
@@ -149,7 +151,7 @@ def apply_lora(parameters: Parameters, factors: Mapping[str, LoRAFactors]) -> Pa
     """Return parameters with kernels that LoRA has changed: for training and for export.
 
     Raises:
-        ValueError: factors of a path that the parameters do not contain, or of another size.
+        ValueError: factors of a path that the parameters do not contain, or of another shape.
     """
     select_parameters(parameters, *factors)
 
@@ -157,7 +159,9 @@ def apply_lora(parameters: Parameters, factors: Mapping[str, LoRAFactors]) -> Pa
         if path not in factors:
             return kernel
         change = factors[path].scale * (factors[path].down @ factors[path].up)
-        if change.size != kernel.size:
+        shape, begin = kernel.shape, change.ndim - 2
+        splits = [(shape[begin:end], shape[end:]) for end in range(begin + 1, kernel.ndim)]
+        if change.shape not in [(*shape[:begin], *map(math.prod, split)) for split in splits]:
             raise ValueError(f"{path} has shape {kernel.shape}, its LoRA factors {change.shape}")
         changed = kernel.astype(change.dtype) + change.reshape(kernel.shape)
         return changed.astype(kernel.dtype)

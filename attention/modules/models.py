@@ -22,14 +22,8 @@ from attention.modules.context import (
     check_rng,
 )
 from attention.modules.embeddings import Embedding, make_output
-from attention.modules.layers import activation_of, linear, named, split_rng, table
-from attention.modules.transformer import (
-    Decoder,
-    DecoderCache,
-    Encoder,
-    MakeLayer,
-    next_positions,
-)
+from attention.modules.layers import activation_of, linear, make_table, named, split_rng
+from attention.modules.transformer import Decoder, DecoderCache, Encoder, MakeLayer, next_positions
 from attention.primitives import masks
 from attention.primitives.cache import Constant
 from attention.primitives.masks import Mask
@@ -162,22 +156,17 @@ class LanguageModel(DecodingModel):
         return None if longest is None else longest + 1 - max_tokens
 
     def prefill(
-        self,
-        inputs: Array,
-        lengths: Array,
-        *,
-        max_tokens: int,
-        cache_dtype: DTypeLike | None = None,
+        self, inputs: Array, lengths: Array, *, max_tokens: int
     ) -> tuple[DecoderCache, Array]:
         """Read all but the last token of each prompt; see `attention.decoding.GenerativeModel`.
 
-        If positions never end, each token beyond `max_length` attends to the last `max_length`
-        tokens, as in a full pass with `mask=masks.window(max_length - 1)`.
+        If positions never end, each token beyond `max_length`, of the prompt too, attends to the
+        last `max_length` tokens, as in a full pass with `mask=masks.window(max_length - 1)`.
         """
         batch, num_tokens = inputs.shape
         size, longest = num_tokens - 1 + max_tokens, self.embedding.max_length
         ring = longest is not None and size > longest and self.embedding.num_positions is None
-        cache = self.new_cache((batch,), longest if ring else size, ring=ring, dtype=cache_dtype)
+        cache = self.new_cache((batch,), longest if ring else size, ring=ring)
         if num_tokens > 1:
             cache = self.decode(inputs[:, :-1], cache=cache, lengths=lengths - 1).cache
         last = jnp.take_along_axis(inputs, lengths[:, None] - 1, axis=1)[:, 0]
@@ -295,15 +284,14 @@ class EncoderDecoder(DecodingModel):
     """Encode a source, and score each next target token with a decoder (Vaswani et al. 2017).
 
     Attributes:
-        source_embedding: of the source; None for that of the target. One without a table of its own
-            uses the table of the target.
+        source_embedding: of the source; one without a table of its own uses that of the target.
         encoder: maps `[..., S, D]` to `[..., S, D]`.
         target_embedding: of the target.
         decoder: with cross-attention.
         output: maps features to scores of the vocabulary; None for the target embedding.
     """
 
-    source_embedding: Embedding | None
+    source_embedding: Embedding
     encoder: Encoder
     target_embedding: Embedding
     decoder: Decoder
@@ -345,7 +333,7 @@ class EncoderDecoder(DecodingModel):
 
     def encode(self, source: Array, **options: object) -> Output:
         """Map source tokens `[..., S]` to features `[..., S, D]`, the encoder output."""
-        embedding = self.source_embedding or self.target_embedding
+        embedding = self.source_embedding
         if embedding.tokens is None:
             embedding = partial(embedding, table=self.target_embedding.tokens[...])
         return self._embed_and_apply(embedding, self.encoder, source, **options)
@@ -409,27 +397,19 @@ class EncoderDecoder(DecodingModel):
     @property
     def input_vocab_size(self) -> int | None:
         """Number of source tokens; None if the embedding does not know it."""
-        source = self.source_embedding
-        uses_target_table = source is None or source.tokens is None
-        return self.vocab_size if uses_target_table else getattr(source, "vocab_size", None)
+        return self.source_embedding.vocab_size or self.vocab_size
 
     def max_input_length(self, max_tokens: int) -> int | None:
         """Return the largest number of source tokens that `prefill` accepts; None if any."""
         del max_tokens  # it is limited by the target embedding alone
-        return (self.source_embedding or self.target_embedding).num_positions
+        return self.source_embedding.num_positions
 
     def prefill(
-        self,
-        inputs: Array,
-        lengths: Array,
-        *,
-        max_tokens: int,
-        cache_dtype: DTypeLike | None = None,
+        self, inputs: Array, lengths: Array, *, max_tokens: int
     ) -> tuple[EncoderDecoderState, None]:
         """Encode a source; see `attention.decoding.GenerativeModel`."""
-        encoded = self.encode(inputs, lengths=lengths)
-        options = {"encoder_output": encoded.features, "dtype": cache_dtype}
-        cache = self.new_cache(inputs.shape[:-1], max_tokens, **options)
+        features = self.encode(inputs, lengths=lengths).features
+        cache = self.new_cache(inputs.shape[:-1], max_tokens, encoder_output=features)
         return (Constant(masks.lengths(lengths)), cache), None
 
     def step(
@@ -468,7 +448,7 @@ class ClassToken(nnx.Module):
     def __init__(self, width: int, *, param_dtype: DTypeLike = jnp.float32, rngs: nnx.Rngs) -> None:
         """Make the vector, with entries of unit variance."""
         init = nnx.initializers.normal(1.0)
-        self.vector = table(
+        self.vector = make_table(
             (1, width), (None, "embed"), init=init, param_dtype=param_dtype, rngs=rngs
         )
 
@@ -522,20 +502,23 @@ class Classifier(Model):
     ) -> Self:
         """Make the encoder of a config, a pooling of `POOLINGS` or like those, and an output."""
         make_pooling = named("pooling", pooling, "POOLINGS", POOLINGS)
-        kinds = {"param_dtype": config.param_dtype, "rngs": rngs}
+        given = {"param_dtype": config.param_dtype, "rngs": rngs}
         return cls(
             embedding,
             Encoder.from_config(config, rngs=rngs, make_layer=make_layer),
-            make_pooling(config.width, **kinds),
-            linear({"embed": config.width}, {"classes": num_classes}, dtype=config.dtype, **kinds),
+            make_pooling(config.width, **given),
+            linear({"embed": config.width}, {"classes": num_classes}, dtype=config.dtype, **given),
         )._keep(config, make_layer)
 
     def __call__(self, inputs: Array, **options: Any) -> Output:  # noqa: ANN401 - of several types
         """Score the classes of what the embedding takes: an output with logits `[..., C]`.
 
-        For a mask, a vector that the pooling prepends is token 0.
+        For a mask, a vector that the pooling prepends is token 0. A mean excludes the padding by
+        `lengths`, whatever the mask. Raises a ValueError for positions.
         """
         context = self._context(options)
+        if context.positions is not None:
+            raise ValueError("a classifier counts positions from 0: give no positions")
         embedding_rng, layers_rng = split_rng(context.rng, 2)
         vectors = self.embedding(inputs, rng=embedding_rng)
         vectors, lengths = self.pooling.before(vectors, context.lengths)

@@ -1,9 +1,12 @@
 """Checks of the numbers in configs and constructors."""
 
 import math
+from contextlib import suppress
 from numbers import Integral, Real
 
 import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 
 def check_number(
@@ -57,3 +60,13 @@ def resolve_heads(
     if head_width is None and width % num_heads:
         raise ValueError(f"width={width} is not divisible by num_heads={num_heads}: set head_width")
     return num_kv_heads, width // num_heads if head_width is None else head_width
+
+
+def check_dtype(name: str, dtype: DTypeLike | None) -> None:
+    """Raise a ValueError for a dtype that is not floating; None is accepted."""
+    with suppress(TypeError):  # of an unknown name
+        if dtype is None or jnp.issubdtype(jnp.dtype(dtype), jnp.floating):
+            return
+    raise ValueError(
+        f"{name} must be a floating dtype, such as 'bfloat16' or 'float32', got {dtype!r}"
+    )

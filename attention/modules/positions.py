@@ -12,7 +12,7 @@ from typing import Any
 from flax import nnx
 from jax import Array
 
-from attention.modules.layers import rows, table
+from attention.modules.layers import make_table, take_rows
 from attention.modules.numbers import check_number
 from attention.primitives.choice import one_of
 from attention.primitives.positions import SCALINGS, rotary, sinusoidal
@@ -77,16 +77,16 @@ class LearnedPositions(nnx.Module):
             max_length: number of positions; a position outside gives NaN.
             width: D.
             scale: factor of the vectors, as in `Embedding`.
-            options: `init`, `param_dtype` and `rngs`, as in `table`.
+            options: `init`, `param_dtype` and `rngs`, as in `make_table`.
         """
-        self.table = table((max_length, width), ("positions", "embed"), **options)
+        self.table = make_table((max_length, width), ("positions", "embed"), **options)
         self.scale = resolve_scale(scale, width)
         self.max_length = max_length
 
     def __call__(self, positions: Array, width: int) -> Array:
         """Return the vectors `[..., T, D]` of positions `[..., T]`."""
         del width
-        return rows(self.table[...], positions) * self.scale
+        return take_rows(self.table[...], positions) * self.scale
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,10 +113,10 @@ class RelativeScores(nnx.Module):
         causal: bool,
         **options: Any,  # noqa: ANN401 - of several types
     ) -> None:
-        """Make the table, as `table`; a causal one has no buckets for keys after the query."""
+        """Make the table, as `make_table`; a causal one has no buckets for keys after the query."""
         init = nnx.initializers.normal(num_heads**-0.5)
         shape = (num_heads, relative.num_buckets)
-        self.table = table(shape, ("heads", None), init=init, **options)
+        self.table = make_table(shape, ("heads", None), init=init, **options)
         self.max_distance = relative.max_distance
         self.causal = causal
 

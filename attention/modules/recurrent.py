@@ -12,9 +12,9 @@ from jax.typing import ArrayLike, DTypeLike
 
 from attention.modules.context import DEFAULT_CONTEXT, CacheSpec, Context, Output, and_mask
 from attention.modules.embeddings import Embedding
-from attention.modules.layers import linear, table
+from attention.modules.layers import linear, make_table
 from attention.modules.models import EncoderDecoder
-from attention.modules.numbers import check_count, check_rate
+from attention.modules.numbers import check_count, check_dtype, check_rate
 from attention.primitives import masks
 from attention.primitives.additive import additive_attention
 from attention.primitives.attend import attend
@@ -55,9 +55,11 @@ class RecurrentEncoder(nnx.Module):
         The `mask` of the context, such as `masks.lengths`, and its `lengths` exclude padding.
 
         Raises:
-            ValueError: a mask that depends on the query; lengths outside [0, S].
+            ValueError: a mask that depends on the query; positions; score; lengths outside [0, S].
             TypeError: lengths that are not integers.
         """
+        if context.score or context.positions is not None:
+            raise ValueError("a recurrent encoder reads in order: no positions or score")
         valid = valid_tokens(inputs, context.lengths, context.mask)
         vectors = jnp.where(valid[..., None], inputs, 0)
 
@@ -155,7 +157,7 @@ class AdditiveAttention(nnx.Module):
         self.query = linear({"embed": hidden}, {"hidden": hidden}, use_bias=False, **options)
         self.key = linear({"embed": encoder_width}, {"hidden": hidden}, **options)
         options.pop("dtype", None)  # of the computation
-        self.vector = table((1, hidden), ("heads", "hidden"), **options)
+        self.vector = make_table((1, hidden), ("heads", "hidden"), **options)
 
     def precompute(self, encoder_output: Array) -> tuple[Array, Array]:
         """Return keys U h `[..., S, F]` and values h `[..., S, E]`, the same in every step."""
@@ -290,14 +292,12 @@ class RecurrentDecoder(nnx.Module):
         `lengths` the state stays as it is.
 
         Raises:
-            ValueError: a mask; neither encoder output nor cache, or both; lengths outside [0, T];
-                results of a decoder without attention.
+            ValueError: a mask, score or positions; neither encoder output nor cache, or both;
+                lengths outside [0, T]; results of a decoder without attention.
             TypeError: lengths that are not integers.
         """
-        if context.mask is not None:
-            raise ValueError(
-                "a recurrent decoder cannot mask target tokens: its state depends on them"
-            )
+        if context.score or not (context.mask is context.positions is None):
+            raise ValueError("a recurrent decoder reads in order: no mask, positions or score")
         names = tuple(name for name in context.returning if name != "hidden_states")
         if names and self.attention is None:
             raise ValueError(f"a decoder without attention cannot return {', '.join(names)}")
@@ -322,8 +322,8 @@ class RecurrentDecoder(nnx.Module):
                 if self.attention is None:
                     return precomputed.astype(state.dtype)
                 result = self.attention(state, precomputed, **options)
-                attended, found = result if names else (result, {})
-                results.update(found)
+                attended, returned = result if names else (result, {})
+                results.update(returned)
                 return jnp.squeeze(attended, (-3, -2))
 
             after, features = self.step(carry, vector, attend)
@@ -331,17 +331,15 @@ class RecurrentDecoder(nnx.Module):
 
         valid, axis = valid_tokens(inputs, context.lengths), len(batch)
         positions = jnp.add.outer(cache.lengths, jnp.arange(num_tokens, dtype=jnp.int32))
-        tokens = inputs, positions, valid
-        carry, (features, results) = scan_tokens(step, cache.carry, tokens)
+        carry, (features, results) = scan_tokens(step, cache.carry, (inputs, positions, valid))
         results = jax.tree.map(  # [..., T, N, 1, *] -> [..., N, T, *]
             lambda array: jnp.swapaxes(jnp.squeeze(array, axis + 2), axis, axis + 1), results
         )
         lengths = cache.lengths + jnp.sum(valid, axis=-1, dtype=jnp.int32)
-        has_states = "hidden_states" in context.returning
         return Output(
             features,
             attention=({"cross_attention": results} if names else {},),
-            hidden_states=(inputs, features) if has_states else (),
+            hidden_states=(inputs, features) if "hidden_states" in context.returning else (),
             cache=context.cache and cache._replace(carry=carry, lengths=lengths),
         )
 
@@ -355,7 +353,7 @@ class RecurrentDecoder(nnx.Module):
             ValueError: no encoder output.
         """
         encoder_output, positions = spec.encoder_output, spec.encoder_positions
-        if encoder_output is None:
+        if not hasattr(encoder_output, "dtype"):
             raise ValueError("a recurrent decoder needs an encoder output or a cache of one")
         *batch, num_keys, width = encoder_output.shape
         final = encoder_output[..., -1, : width // 2], encoder_output[..., 0, width // 2 :]
@@ -364,10 +362,8 @@ class RecurrentDecoder(nnx.Module):
             precomputed = self.attention.precompute(encoder_output)
         if spec.dtype is not None:
             precomputed = jax.tree.map(lambda array: array.astype(spec.dtype), precomputed)
-        counted = jnp.arange(num_keys, dtype=jnp.int32)
-        positions = jnp.broadcast_to(
-            counted if positions is None else positions, (*batch, num_keys)
-        )
+        positions = jnp.arange(num_keys, dtype=jnp.int32) if positions is None else positions
+        positions = jnp.broadcast_to(positions, (*batch, num_keys))
         lengths = jnp.zeros(batch, jnp.int32)
         return RecurrentCache(self.step.start(summary), lengths, Constant((precomputed, positions)))
 
@@ -402,15 +398,14 @@ class RecurrentConfig:
         for name in ("embedding_width", "hidden", "max_length"):
             check_count(name, getattr(self, name), at_least=1)
         check_rate("dropout", self.dropout)
+        check_dtype("dtype", self.dtype)
+        check_dtype("param_dtype", self.param_dtype)
         one_of("cell", self.cell, tuple(CELLS))
         one_of("attention", self.attention, tuple(ATTENTIONS))
 
 
 class RecurrentEncoderDecoder(EncoderDecoder):
-    """An `EncoderDecoder` of a bidirectional recurrent encoder and a recurrent decoder.
-
-    The state does not know which target tokens it contains, so `decode` accepts no mask of them.
-    """
+    """An `EncoderDecoder` of a bidirectional recurrent encoder and a recurrent decoder."""
 
     @classmethod
     def from_config(

@@ -22,7 +22,6 @@ from attention.modules.context import (
     add_losses,
     and_mask,
     apply_layer,
-    cached_mask,
     check_rng,
     new_cache,
 )
@@ -332,8 +331,8 @@ def unstack_layers(model: Model) -> Model:
         parts = (part for _, part in nnx.iter_modules(model) if isinstance(part, Layers))
         return [part for part in parts if len(part.blocks) < part.n]
 
-    while found := stacked():
-        part = found[-1]  # the outermost: it stacks the parameters of inner ones
+    while parts := stacked():
+        part = parts[-1]  # the outermost: it stacks the parameters of inner ones
         part.blocks, part.period = nnx.List(part.unstacked()), part.n
     return model
 
@@ -410,17 +409,17 @@ class Encoder(nnx.Module):
         *,
         rngs: nnx.Rngs,
         make_layer: MakeLayer | None = None,
-        **kinds: bool,
+        **flags: bool,
     ) -> Self:
         """Make a stack of `encoder_layers` or `decoder_layers` blocks.
 
-        `make_layer(index, rngs)` makes each in place of `transformer_block`; `kinds` are `cross`,
+        `make_layer(index, rngs)` makes each in place of `transformer_block`; `flags` are `cross`,
         and `causal` of a decoder.
 
         Raises:
             ValueError: `cross` without cross-attention in any layer.
         """
-        cross, n = kinds.get("cross", False), getattr(config, cls.number_of_layers)
+        cross, n = flags.get("cross", False), getattr(config, cls.number_of_layers)
         items = n if make_layer else [config.layer(index) for index in range(n)]
         if make_layer is None:
             make_layer = partial(transformer_block, cross=cross)
@@ -430,8 +429,8 @@ class Encoder(nnx.Module):
         # The features of post-norm blocks are normalised already.
         norm = None if config.norm_placement == "post" else config.make_norm(rngs)
         score = POSITIONS[config.positions].score
-        score = score and score(config, kinds.get("causal", cls.causal), rngs)
-        return cls(layers, norm=norm, score=score, **kinds)
+        score = score and score(config, flags.get("causal", cls.causal), rngs)
+        return cls(layers, norm=norm, score=score, **flags)
 
     def __call__(self, inputs: Array, *, context: Context = DEFAULT_CONTEXT) -> Output:
         """Map `[..., T, D]` to `[..., T, D]`.
@@ -487,8 +486,6 @@ class Decoder(Encoder):
             ValueError: positions beside a cache, a cache of another model, and as `Encoder`.
         """
         cache, mask = context.cache, context.mask
-        if cache is not None:
-            mask = cached_mask(mask)
         if self.causal:
             mask = and_mask(masks.causal(), mask)
         elif cache is not None and mask is None:

@@ -15,12 +15,7 @@ from attention.primitives.cache import CacheView
 from attention.primitives.choice import one_of
 from attention.primitives.dropout import Dropout, key_words
 from attention.primitives.numerics import score_dtype
-from attention.primitives.pytree_dataclass import (
-    array_field,
-    arrays_of,
-    pytree_dataclass,
-    static,
-)
+from attention.primitives.pytree_dataclass import array_field, arrays_of, pytree_dataclass, static
 from attention.primitives.scores import AttentionSinks, PairBias, Score, bias_array
 from attention.primitives.vectorize import check_broadcasts, to_batch
 
@@ -113,7 +108,7 @@ def check_arguments(
     if jnp.ndim(scale):
         raise ValueError(f"scale is one number for all scores, got shape {jnp.shape(scale)}")
     returning = () if returning is None else returning
-    check_names("returning", returning, RETURNING)
+    check_collection("returning", returning, RETURNING)
     precision = "highest" if precision is None else str(precision).lower()
     if precision not in PRECISIONS:
         one_of("precision", precision, PRECISIONS)
@@ -223,7 +218,7 @@ def _check_shapes(query: Array, key: Array, value: Array) -> None:
         )
 
 
-def check_names(argument: str, given: Collection[str], known: Sequence[str]) -> None:
+def check_collection(argument: str, given: Collection[str], known: Sequence[str]) -> None:
     """Check that a collection contains known names only.
 
     Raises:

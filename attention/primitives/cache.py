@@ -269,7 +269,8 @@ def check_lengths(lengths: ArrayLike, num_tokens: int, least: int = 0) -> None:
     """
     with jax.ensure_compile_time_eval():  # inside jit, constants are known
         given = to_int32("lengths", lengths, 0)
-        outside = jnp.any((given < least) | (given > num_tokens))
+        largest = num_tokens if isinstance(num_tokens, int) else given  # a symbol of `jax.export`
+        outside = jnp.any((given < least) | (given > largest))
     if not isinstance(outside, jax.core.Tracer) and outside:
         raise ValueError(f"lengths must lie in {least} to {num_tokens} tokens, got {lengths}")
 

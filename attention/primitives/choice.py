@@ -18,7 +18,8 @@ def one_of(name: str, given: str, known: Sequence[str], *, registry: str | None 
         near = get_close_matches(str(given).lower(), known) if len(known) > MANY else []
         listed = ", ".join([*near, "..."] if near else known)
         where = f" (the registry {registry})" if registry else ""
-        hint = did_you_mean(given, known)
+        begins = [each for each in known if str(given).startswith(f"{each}_")]
+        hint = did_you_mean(begins[0] if begins else given, known)
         raise ValueError(f"{name} must be one of {listed}{where}, got {given!r}{hint}")
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from attention.primitives.arguments import check_names
+from attention.primitives.arguments import check_collection
 from attention.primitives.choice import one_of
 from attention.testing.implementation import (
     CAPABILITIES,
@@ -104,8 +104,8 @@ def check_attention(
     """
     if not rows:
         raise ValueError("rows is empty: name at least one row to check")
-    check_names("rows", rows, ROWS)
-    check_names("supports", supports, tuple(CAPABILITIES))
+    check_collection("rows", rows, ROWS)
+    check_collection("supports", supports, tuple(CAPABILITIES))
     one_of("dtype", dtype, tuple(TOLERANCE))
     implementation = Implementation(function, supports, dtype, head_width)
     found: list[Row] = []

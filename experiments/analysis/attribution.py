@@ -110,7 +110,7 @@ def embedded(model: EncoderDecoder, source: Array) -> tuple[Array, ...]:
     A norm of the encoder does not depend on the length of its input, so gradients grow without
     bound on the way to an empty vector: the baseline of gradients is the end of a sentence.
     """
-    embedding = model.source_embedding or model.target_embedding
+    embedding = model.source_embedding
     tokens = embedding.tokens if embedding.tokens is not None else model.target_embedding.tokens
     table = tokens[...]
     tables = table, jnp.zeros_like(table), jnp.broadcast_to(table[EOS], table.shape)

@@ -7,7 +7,7 @@ import numpy as np
 from flax import nnx
 from jax import Array
 
-from attention.modules.layers import rows, table
+from attention.modules.layers import make_table, take_rows
 from experiments.analysis.senses import neighbour_mean, sense_scores
 from experiments.config.parts import SkipGramBatchPart, SkipGramModel, TrainPart
 from experiments.data.skip_grams import SkipGramBatch, SkipGramBatches
@@ -32,12 +32,13 @@ class SkipGram(nnx.Module):
 
     def __init__(self, vocab_size: int, width: int, *, rngs: nnx.Rngs) -> None:
         """Make both tables, `[V, D]`."""
-        self.centers = table((vocab_size, width), ("vocab", "embed"), rngs=rngs)
-        self.neighbours = table((vocab_size, width), ("vocab", "embed"), rngs=rngs)
+        self.centers = make_table((vocab_size, width), ("vocab", "embed"), rngs=rngs)
+        self.neighbours = make_table((vocab_size, width), ("vocab", "embed"), rngs=rngs)
 
     def __call__(self, center: Array, others: Array) -> Array:
         """Return the logits `[..., M]` of equation 4, of ids `[...]` and `[..., M]`."""
-        center, others = rows(self.centers[...], center), rows(self.neighbours[...], others)
+        center = take_rows(self.centers[...], center)
+        others = take_rows(self.neighbours[...], others)
         return jnp.einsum("...D,...MD->...M", center, others)
 
 

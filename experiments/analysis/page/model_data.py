@@ -59,7 +59,7 @@ _STACK = {"layers": (Layers,), "norm": NORM_OR_NONE, "score": (AlibiScores, None
 # Attributes that the page reads of each class, with their types; a dict contains what has a name.
 READ: dict[type, dict[str, tuple[Any, ...]]] = {
     EncoderDecoder: {
-        "source_embedding": (Embedding, NoneType),
+        "source_embedding": (Embedding,),
         "encoder": (Encoder,),
         "target_embedding": (Embedding,),
         "decoder": (Decoder,),

@@ -62,7 +62,7 @@ class PromptedModel:
     def max_input_length(self, max_tokens):
         return self.positions - max_tokens
 
-    def prefill(self, inputs, lengths, *, max_tokens, cache_dtype=None):
+    def prefill(self, inputs, lengths, *, max_tokens):
         if inputs.shape[1] + max_tokens > self.positions:
             raise ValueError(f"the model has {self.positions} positions")
         padded = jnp.pad(inputs, ((0, 0), (1, 0)), constant_values=BOS)
@@ -85,7 +85,7 @@ class SourceModel:
     input_vocab_size: int | None = static(default=None)
     is_prompted = False
 
-    def prefill(self, inputs, lengths, *, max_tokens, cache_dtype=None):
+    def prefill(self, inputs, lengths, *, max_tokens):
         valid = jnp.arange(inputs.shape[1])[None] < lengths[:, None]
         source = jnp.where(valid, inputs, 0).sum(1) % len(self.table)
         return (Constant(source), empty_state(len(inputs))), None

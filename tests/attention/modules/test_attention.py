@@ -8,7 +8,7 @@ import pytest
 from flax import nnx
 
 from attention import Dropout, masks, scores
-from attention.modules import CacheSpec, Context, CrossAttention, SelfAttention
+from attention.modules import CacheSpec, Context, CrossAttention, Output, SelfAttention
 from attention.modules.context import DEFAULT_CONTEXT
 from attention.primitives.dropout import keep_factor
 from tests import oracle
@@ -144,7 +144,7 @@ def test_each_example_has_its_own_random_key():
 
 def test_softcap_bounds_the_scores_after_all_score_functions():
     bias = scores.bias_array(draw((N, T, T))[0])
-    output = run(attention(softcap=0.7, score=lambda: bias), context=Context(score=(bias,)))
+    output = run(attention(softcap=0.7, score=lambda: bias), context=Context(score=bias))
     plain = Context(score=(bias, bias, scores.softcap(0.7)))
     assert_close(output.features, run(attention(), context=plain).features)
 
@@ -163,7 +163,9 @@ ERRORS = {
     "a function that returns a score function, got a Soft": lambda: attention(
         score=scores.softcap(3.0)
     ),
-    "cross-attention needs an encoder_output": lambda: run(cross_attention()),
+    "cross-attention needs an encoder_output, an array": lambda: run(
+        cross_attention(), context=Context(encoder_output=Output(ENCODER_OUTPUT))
+    ),
 }
 
 

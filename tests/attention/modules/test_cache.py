@@ -117,7 +117,7 @@ def test_masks_beside_a_cache(ring):
     segments = np.sort(np.random.default_rng(0).integers(4, size=(B, LONGEST)))
     thirds = masks.from_function(lambda query, key: (key <= query) & (query * key % 3 == 0))
     lengths = masks.lengths([6, 9, LONGEST]) | ~masks.block(3)
-    composed = masks.segments(segments) & masks.causal() & lengths
+    composed = masks.segments(segments) & np.tri(LONGEST, dtype=bool) & lengths
     cases = composed, (masks.segments(np.arange(LONGEST) // 4) | ~masks.window(1)) & thirds
     model = language_model(positions="rotary", decoder_layers=1)
     assert_equal_to_full_pass(model, cases, ring=ring, as_arrays=False)
@@ -152,21 +152,21 @@ def test_a_decoder_that_is_not_causal_reads_a_whole_text_at_once():
 def test_decoding_without_an_end_attends_to_the_last_max_length_tokens(positions):
     model = language_model(positions=positions, max_length=3, decoder_layers=1)
     assert model.max_input_length(4) is None
-    text, lengths = tokens(2, 6), np.array([3, 3])
+    text, lengths = tokens(2, 6), np.array([5, 5])
 
     @jitted
     def decode(model):
-        state, first = model.prefill(text[:, :3], lengths, max_tokens=4)
+        state, first = model.prefill(text[:, :5], lengths, max_tokens=2)
 
         def step(state, token):
             output, state = model.step(state, token)
             return state, output.logits
 
-        _, logits = jax.lax.scan(step, state, text[:, 2:].T)
+        _, logits = jax.lax.scan(step, state, text[:, 4:].T)
         return first, logits[-1], model(text, mask=masks.window(2)).logits[:, -1]
 
     first, last, expected = decode(model)
-    np.testing.assert_array_equal(first, text[:, 2])
+    np.testing.assert_array_equal(first, text[:, 4])
     assert_close(last, expected)
 
 
@@ -247,7 +247,8 @@ def decode_with_a_second_encoder_output():
 
 ERRORS = {
     "give none beside it": decode_with_a_second_encoder_output,
-    r"as many rows as columns, got shape \(3, 7\)": lambda: read(3, mask=np.ones((3, 7), bool)),
+    r"needs all positions, got shape \(3, 7\)": lambda: read(3, mask=np.ones((3, 7), bool)),
+    r"needs all positions, got shape \(3, 3\)": lambda: read(3, mask=np.ones((3, 3), bool)),
     "a cache counts the positions of its tok": lambda: read(positions=np.arange(1)),
     "layer 0: a cache of 7 slots cannot hold 8 tokens": lambda: read(8),
     "a cache of 24 tokens is longer than max_len": lambda: read(size=24),

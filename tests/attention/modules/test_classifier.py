@@ -79,6 +79,11 @@ def test_images_that_do_not_fit(size, sentence):
         embedding(np.swapaxes(IMAGES, 1, 2))
 
 
+def test_positions():
+    with pytest.raises(ValueError, match="a classifier counts positions from 0"):
+        classifier()(TOKENS, positions=np.arange(S))
+
+
 def test_a_pooling_of_ones_own():
     model = classifier(lambda width, *, param_dtype, rngs: MeanPooling())
     assert isinstance(model.pooling, MeanPooling)

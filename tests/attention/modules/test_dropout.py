@@ -68,11 +68,6 @@ def test_dropped_nan_has_no_effect_and_no_gradient():
     np.testing.assert_allclose(gradient(with_nan), np.where(dropped, 0, 1 / (1 - RATE)))
 
 
-def test_no_dropout_without_rng_or_with_rate_0():
-    assert drop(ONES, RATE, None) is ONES
-    assert drop(ONES, 0.0, RNG) is ONES
-
-
 MODELS = {
     "translator": (small_translator, (tokens(B, S), tokens(B, T))),
     "language model": (language_model, (tokens(B, T),)),

@@ -39,7 +39,7 @@ def test_token_types_and_norm():
     module = embedding(num_token_types=2, embedding_norm=True, positions="none")
     types = np.array([[0, 0, 1, 1, 1], [1, 1, 0, 0, 0]])
     vectors = D**0.5 * double(module.tokens)[TOKENS]
-    for given, rows in ((types, types), (None, np.zeros_like(types))):
+    for given, rows in ((types, types), (types.tolist(), types), (None, np.zeros_like(types))):
         expected = call(module.norm, vectors + double(module.token_types)[rows])
         ours = call(module, TOKENS, token_types=given)
         assert_close(ours, expected, 1e-5)

@@ -162,11 +162,6 @@ def test_losses_have_gradients_through_a_scan():
     assert gradient(affine_layers("aaaaa")).blocks[0].offset[...].tolist()[-2:] == [7, 1]
 
 
-def test_layers_without_parameters_are_scanned():
-    layers = Layers(lambda index, _: Block(double=lambda x: 2 * x), 3, rngs=nnx.Rngs(0), scan=True)
-    assert layers(jnp.ones(1)).features.tolist() == [8]
-
-
 @pytest.mark.parametrize(
     "number, remat, scan", [(SHALLOW, True, True), (SHALLOW, False, False), (5, False, True)]
 )
@@ -215,6 +210,9 @@ ERRORS = {
     ),
     "layer 0: Sequential has no argument context for its Affine": lambda: run_layers(
         lambda index: Block(attention=nnx.Sequential(Affine(1)))
+    ),
+    "layer 0: MultiHeadAttention has no argument context for": lambda: run_layers(
+        lambda index: nnx.MultiHeadAttention(2, D, decode=False, rngs=nnx.Rngs(0)), lengths=[T] * B
     ),
     "returning needs a collection of names, got 'weights'": lambda: Context(returning="weights"),
 }

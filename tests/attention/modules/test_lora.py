@@ -140,12 +140,6 @@ class TestLoRA:
             expected = before[path] + scale * (down @ up).reshape(before[path].shape)
             np.testing.assert_allclose(after[path], expected, rtol=1e-5, atol=1e-5)
 
-    def test_every_factor_has_a_gradient(self):
-        factors = filled(all_factors(model()))
-        gradient = jitted(jax.grad(lambda factors: loss(apply_lora(model(), factors))))(factors)
-        assert jax.tree.structure(gradient) == jax.tree.structure(factors)
-        assert all(np.all(np.any(leaf, axis=-1)) for leaf in jax.tree.leaves(gradient))
-
     def test_low_precision_kernels_keep_their_dtype(self):
         half = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), model())
         factors = all_factors(half)
@@ -177,5 +171,5 @@ class TestLoRA:
         factors = all_factors(model())
         with pytest.raises(ValueError, match="no parameter has a path that matches 'other'"):
             apply_lora(model(), {"other": factors["stacked"]})
-        with pytest.raises(ValueError, match=r"stacked has shape \(2, 7, 11\), its LoRA factors"):
-            apply_lora(model(), {"stacked": factors["query.kernel"]})
+        with pytest.raises(ValueError, match=r"output.kernel has shape \(3, 5, 7\), its LoRA fac"):
+            apply_lora(model(), {"output.kernel": factors["query.kernel"]})  # of the same size

@@ -24,7 +24,7 @@ from tests.attention.modules.inputs import (
 from tests.attention.primitives.inputs import jitted
 
 B, T, V = 2, 4, 17
-TOKENS, LENGTHS = tokens(B, T), [4, 2]
+TOKENS, LENGTHS = tokens(B, T), (4, 2)
 VALID = np.arange(T) < np.array(LENGTHS)[:, None]
 MAKE = {
     "language": language_model,
@@ -84,15 +84,15 @@ def test_training_mode_with_dropout_needs_a_key(kind):
 
 
 @every_model
-def test_lists_and_numpy_arrays(kind):
+def test_tuples_and_numpy_arrays(kind):
     """A padding array of a source reaches cross-attention too."""
     model, inputs = made(kind)
     prefix = "source_" if kind == "translation" else ""
     padded = [np.where(VALID, inputs[0], V), *inputs[1:]]  # out of range: the vector is NaN
     score = jitted(lambda model, inputs, **given: model(*inputs, **given).logits)
     expected = score(model, padded, **{f"{prefix}lengths": np.array(LENGTHS)})
-    by_list = jitted(lambda model: model(*padded, **{f"{prefix}lengths": LENGTHS}).logits)(model)
-    np.testing.assert_array_equal(by_list, expected)
+    by_tuple = jitted(lambda model: model(*padded, **{f"{prefix}lengths": LENGTHS}).logits)(model)
+    np.testing.assert_array_equal(by_tuple, expected)
     if kind != "classification":  # a mean over all tokens
         by_mask = score(model, padded, **{f"{prefix}mask": VALID[:, None, None, :]})
         rows = np.s_[:] if kind == "translation" else VALID

@@ -16,6 +16,8 @@ from attention.modules import (
     Rotary,
     drop,
     layer_norm,
+    linear,
+    lora_factors,
     rms_norm,
 )
 from attention.modules.numbers import check_number, check_rate
@@ -23,6 +25,7 @@ from attention.modules.numbers import check_number, check_rate
 embedding = partial(Embedding, 5, 4, rngs=nnx.Rngs(0))
 patches = partial(PatchEmbedding, 4, image_shape=(4, 4, 1), patch_size=2, rngs=nnx.Rngs(0))
 positions = partial(LearnedPositions, 5, 4, rngs=nnx.Rngs(0))
+factors = partial(lora_factors, {"a": np.ones((2, 2))}, "a", rank=1, rng=jax.random.key(0))
 RATES = {
     "drop": lambda dropout: drop(np.ones(3, np.float32), dropout, jax.random.key(0)),
     "embedding": embedding,
@@ -34,6 +37,7 @@ NUMBERS = {
     "scale of positions": (lambda x: positions(scale=x), "scale", "above 0"),
     "logit_scale": (lambda x: embedding(logit_scale=x), "logit_scale", "above 0"),
     "logit_softcap": (lambda x: embedding(logit_softcap=x), "logit_softcap", "above 0"),
+    "alpha": (lambda x: factors(alpha=x), "alpha", "above 0"),
     "layer norm": (lambda x: layer_norm(4, epsilon=x, rngs=None), "epsilon", "at least 0"),
     "rms norm": (lambda x: rms_norm(4, epsilon=x, rngs=None), "epsilon", "at least 0"),
     "base": (lambda x: Rotary(base=x), "rotary.base", "at least 1"),
@@ -59,6 +63,13 @@ def test_numbers_that_are_not_finite_or_below_their_bound(name, value):
         ValueError, match=f"^{argument} must be (finite and )?{bound}, got {value}$"
     ):
         make(value)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float61"])
+@pytest.mark.parametrize("make", [embedding, partial(layer_norm, 4), partial(linear, {}, {})])
+def test_dtypes_that_are_not_floating(make, dtype):
+    with pytest.raises(ValueError, match=f"^dtype must be a floating dtype, .* got '{dtype}'$"):
+        make(dtype=dtype, rngs=nnx.Rngs(0))
 
 
 def test_none_and_traced_numbers_pass():

@@ -2,7 +2,6 @@
 
 import functools
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -11,7 +10,6 @@ from flax import nnx
 from attention import masks, scores
 from attention.modules import (
     POSITIONS,
-    AlibiScores,
     Context,
     Decoder,
     Encoder,
@@ -61,13 +59,6 @@ def test_every_layer_of_a_stack_has_the_same_scores(cls, kind):
     np.testing.assert_allclose(run(module), call(module.norm, features), rtol=1e-4, atol=1e-4)
 
 
-def test_a_stack_without_a_config():
-    layers = stack(Encoder).layers
-    ours = run(Encoder(layers, score=AlibiScores(N)))
-    expected = run(Encoder(layers), context=Context(score=(AlibiScores(N)(),)))
-    np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-5)
-
-
 def test_a_registered_encoding(monkeypatch):
     """Every position adds its number to the embedding."""
 
@@ -92,9 +83,3 @@ def test_layers_with_bases_of_their_own():
     for each, is_rotary in ((first, True), (second, True), (third, False)):
         change = np.abs(run(each, context=stretched) - run(each)).max()
         assert change > 1e-3 if is_rotary else change == 0
-
-
-def test_rotary_is_compared_by_value():
-    build = functools.partial(language_model, positions="rotary", rotary={"base": 100.0})
-    first, second = (jax.tree.structure(jax.eval_shape(build)) for _ in range(2))
-    assert first == second

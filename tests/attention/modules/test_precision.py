@@ -83,10 +83,10 @@ def test_parameters_may_have_a_dtype_of_their_own():
 @pytest.mark.parametrize("make", [small_translator, language_model])
 def test_caches_have_the_dtype_of_the_computation_or_their_own(make, dtype, cache_dtype):
     def run(model):
-        given = {"max_tokens": 2, "cache_dtype": cache_dtype}
-        state, _ = model.prefill(SOURCE, LENGTHS, **given)
-        output, state = model.step(state, TARGET[:, 0])
-        return output.logits, (state if make is language_model else state[1]).layers[0]
+        given = {} if make is language_model else {"encoder_output": model.encode(SOURCE).features}
+        cache = model.new_cache((B,), 2, dtype=cache_dtype, **given)
+        output = model.decode(TARGET[:, :1], *[None] * len(given), cache=cache)
+        return model.logits(output.features), output.cache.layers[0]
 
     model = make(dtype=dtype, decoder_layers=1, encoder_layers=1)
     logits, caches = jax.eval_shape(run, model)

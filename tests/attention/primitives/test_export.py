@@ -47,11 +47,12 @@ def test_symbolic_length_of_a_model():
     )
     model = modules.LanguageModel.from_config(config, vocab_size=7, rngs=nnx.Rngs(0))
     shape = export.symbolic_shape("b, t", constraints=["t <= 16"])
-    exported = export.export(jax.jit(lambda tokens: model(tokens).logits))(
-        jax.ShapeDtypeStruct(shape, jnp.int32)
+    exported = export.export(jax.jit(lambda *given: model(given[0], lengths=given[1]).logits))(
+        jax.ShapeDtypeStruct(shape, jnp.int32), jax.ShapeDtypeStruct(shape[:1], jnp.int32)
     )
-    tokens = jnp.arange(10, dtype=jnp.int32).reshape(2, 5) % 7
-    np.testing.assert_allclose(exported.call(tokens), model(tokens).logits, rtol=1e-5, atol=1e-6)
+    given = jnp.arange(10, dtype=jnp.int32).reshape(2, 5) % 7, jnp.array([5, 3], jnp.int32)
+    expected = model(given[0], lengths=given[1]).logits
+    np.testing.assert_allclose(exported.call(*given), expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("implementation", ["reference", "tiled"])
