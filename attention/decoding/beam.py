@@ -30,7 +30,7 @@ LengthPenalty = Callable[[Array], Array]
 class GNMT:
     """`((5 + n) / 6) ** alpha` (Wu et al. 2016, equation 14, without coverage).
 
-    An `alpha` of 0 is no penalty; above 0, long hypotheses gain.
+    An `alpha` of 0 is no penalty; above 0, long hypotheses gain. It is between -5 and 5.
     """
 
     alpha: float
@@ -46,7 +46,7 @@ class GNMT:
 class Power:
     """`n ** exponent`, as `length_penalty` of Hugging Face Transformers and `lenpen` of fairseq.
 
-    An exponent of 1 gives the mean log-probability; above 0, long hypotheses gain.
+    Between -5 and 5: 1 gives the mean log-probability; above 0, long hypotheses gain.
     """
 
     exponent: float

@@ -137,7 +137,7 @@ def check_prefix(prefix: Prefix, rows: int, max_tokens: int) -> Prefix:
         ValueError: a prefix of another batch, or longer than an answer may be; where they are
             known, lengths outside [0, P].
     """
-    tokens, lengths = to_int32("prefix", prefix.tokens, 1), to_int32("lengths", prefix.lengths, 0)
+    tokens, lengths = (to_int32("prefix", part, 1) for part in prefix)
     width = tokens.shape[-1]
     if tokens.shape != (rows, width) or lengths.shape != (rows,):
         raise ValueError(

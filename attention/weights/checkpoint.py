@@ -69,7 +69,7 @@ def load(
     param_dtype: DTypeLike | None = None,
     **options: Any,  # noqa: ANN401 - values of fields
 ) -> nnx.Module:
-    """Return the model of a checkpoint; `source` is its config.json, None for one of our own.
+    """Return the model of a checkpoint, with an attribute `source` for `save`.
 
     Class and config follow from config.json. Tensors are read one by one, those of the largest
     arrays first, so that no more than about 1.2 times the size of the model is in memory. No code
