@@ -1,6 +1,5 @@
 """Beam search: the best of several hypotheses that are extended side by side."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -15,12 +14,13 @@ from attention.decoding.output import (
     Prediction,
     append,
     at_index,
-    check_integer,
     empty_output,
 )
 from attention.decoding.sampling import DecodingOptions, NextTokens, RowInputs, log_normalizer
+from attention.modules.numbers import check_count, check_number
 
 SORTED = 4_096  # tokens below which sorting all of them is faster
+LARGEST = 5  # exponent of a length: quotients stay finite in float32
 
 LengthPenalty = Callable[[Array], Array]
 """Maps lengths (floats, at least 1) to positive divisors; monotone, in either direction."""
@@ -30,13 +30,13 @@ LengthPenalty = Callable[[Array], Array]
 class GNMT:
     """`((5 + n) / 6) ** alpha` (Wu et al. 2016, equation 14, without coverage).
 
-    An `alpha` of 0 is no penalty; above 0, long hypotheses gain.
+    An `alpha` of 0 is no penalty; above 0, long hypotheses gain. It is between -5 and 5.
     """
 
     alpha: float
 
     def __post_init__(self) -> None:
-        _check_finite("alpha", self.alpha)
+        check_number("alpha", self.alpha, at_least=-LARGEST, at_most=LARGEST)
 
     def __call__(self, length: Array) -> Array:
         return ((5 + length) / 6) ** self.alpha
@@ -46,21 +46,16 @@ class GNMT:
 class Power:
     """`n ** exponent`, as `length_penalty` of Hugging Face Transformers and `lenpen` of fairseq.
 
-    An exponent of 1 gives the mean log-probability; above 0, long hypotheses gain.
+    Between -5 and 5: 1 gives the mean log-probability; above 0, long hypotheses gain.
     """
 
     exponent: float
 
     def __post_init__(self) -> None:
-        _check_finite("exponent", self.exponent)
+        check_number("exponent", self.exponent, at_least=-LARGEST, at_most=LARGEST)
 
     def __call__(self, length: Array) -> Array:
         return length**self.exponent
-
-
-def _check_finite(name: str, value: float) -> None:
-    if not math.isfinite(value):
-        raise ValueError(f"{name} of a length penalty must be finite, got {value}")
 
 
 class BeamState(NamedTuple):
@@ -110,9 +105,8 @@ class Beam:
     keep_width: bool = False
 
     def __post_init__(self) -> None:
-        check_integer("num_beams", self.num_beams, 1)
-        if self.n_best is not None:
-            check_integer("n_best", self.n_best, 1, self.num_beams)
+        check_count("num_beams", self.num_beams, at_least=1)
+        check_count("n_best", self.n_best, at_least=1, at_most=self.num_beams)
         if self.length_penalty is not None and not callable(self.length_penalty):
             raise TypeError(
                 "length_penalty must be a function of lengths, such as Power(1.0), "
@@ -144,23 +138,23 @@ class Beam:
         prediction: Prediction,
     ) -> tuple[BeamState, NextTokens]:
         stopping, length = options.stopping, index + 1
-        found, parents = self._extend(options, inputs, state, index, prediction)
-        exists, rank = _exists(found.scores), jnp.arange(parents.shape[1], dtype=jnp.int32)[None]
-        stops = exists & stopping.ends(found.tokens, index)
+        extended, parents = self._extend(options, inputs, state, index, prediction)
+        exists, rank = _exists(extended.scores), jnp.arange(parents.shape[1], dtype=jnp.int32)[None]
+        stops = exists & stopping.ends(extended.tokens, index)
         is_live = ~stops
         if self.keep_width:
             is_live &= jnp.cumsum(is_live, axis=1, dtype=jnp.int32) <= self.num_beams
         ends = stops & (rank < self.num_beams)
         ends |= exists & is_live & (length == stopping.max_tokens)[:, None]
 
-        divisor = self._divisor(inputs, length, found.scores)[:, None]
-        ended = found._replace(scores=jnp.where(ends, found.scores / divisor, -jnp.inf))
+        divisor = self._divisor(inputs, length, extended.scores)[:, None]
+        ended = extended._replace(scores=jnp.where(ends, extended.scores / divisor, -jnp.inf))
         pool = jax.tree.map(lambda *leaves: jnp.concatenate(leaves, 1), state.finished, ended)
         best = top_indices(pool.scores, self.n_best or 1)
         finished = jax.tree.map(lambda leaf: gather_hypotheses(leaf, best), pool)
 
         width = state.width
-        live = found._replace(scores=jnp.where(is_live & ~ends, found.scores, -jnp.inf))
+        live = extended._replace(scores=jnp.where(is_live & ~ends, extended.scores, -jnp.inf))
         if self.keep_width:
             order = jnp.argsort(~is_live, axis=1, stable=True)[:, : self.num_beams]
             live, parents = jax.tree.map(
@@ -199,8 +193,7 @@ class Beam:
             logits = jnp.where(is_forced, jnp.where(is_next, 0.0, -jnp.inf), logits)
         peak, rest = log_normalizer(logits)
         values = logits - peak - rest if options.logit_processors else logits
-        values = jnp.moveaxis(values, 0, 1)
-        values = options.process(values, inputs, state.live.tokens, index)
+        values = options.process(jnp.moveaxis(values, 0, 1), inputs, state.live.tokens, index)
         values = jnp.moveaxis(values, 1, 0)  # the layout of the logits, so that none are copied
         if prefix is not None:
             values = jnp.where(is_forced, logits, values)
@@ -270,6 +263,6 @@ def top_indices(values: Array, k: int) -> Array:
     which = jax.lax.top_k(without_nan(blocks).max(axis=-1), k)[1]
     which = jnp.sort(which, axis=-1)  # keeps the order of ties
     blocks = jnp.take_along_axis(blocks, which[..., None], axis=-2)
-    found = jax.lax.top_k(without_nan(blocks).reshape(*outer, k * size), k)[1]
-    block, offset = jnp.divmod(found, size)
+    best = jax.lax.top_k(without_nan(blocks).reshape(*outer, k * size), k)[1]
+    block, offset = jnp.divmod(best, size)
     return size * jnp.take_along_axis(which, block, axis=-1) + offset

@@ -30,6 +30,7 @@ from attention.decoding.program import (
 )
 from attention.decoding.sampling import Greedy, LogitProcessor, Observe, Strategy, TokenStrategy
 from attention.decoding.text import AnswerText, with_text
+from attention.modules.numbers import check_count
 
 ROWS_PER_SLOT = 1, 8, 64  # that programs are compiled for
 MOST_SLOTS = 64  # by default
@@ -112,8 +113,9 @@ def generate(
         TypeError: ids that are not integers; a model, a strategy or a random key that is none.
         ValueError: arguments that do not fit together; the message is one sentence.
     """
-    if slots is not None and slots < 1:
-        raise ValueError(f"slots must be at least 1, got {slots}")
+    check_count("slots", slots, at_least=1)
+    if observe is None and "hidden_states" in returning:
+        raise ValueError("hidden_states are no result of attention: pass observe= to return them")
     program, prompts, rows = prepare(
         model,
         inputs,
@@ -225,7 +227,5 @@ def _resized(output: GenerationOutput, steps: int) -> GenerationOutput:
         widths[axis] = (0, steps - leaf.shape[axis])
         return np.pad(leaf, widths)
 
-    tokens, log_probs, observed = jax.tree.map(
-        resize, (output.tokens, output.log_probs, output.observed)
-    )
-    return output._replace(tokens=tokens, log_probs=log_probs, observed=observed)
+    parts = {name: getattr(output, name) for name in ("tokens", "log_probs", "observed")}
+    return output._replace(**jax.tree.map(resize, parts))

@@ -33,7 +33,8 @@ from attention.decoding.sampling import (
     RowInputs,
     Strategy,
 )
-from attention.primitives.cache import Constant
+from attention.primitives.cache import Constant, check_lengths
+from attention.primitives.masks import to_int32
 from attention.primitives.numerics import wide
 
 State = TypeVar("State")
@@ -205,16 +206,18 @@ def decode(
         observe: a function of the result of a step to leaves `[B, *]`, kept for each token.
 
     Raises:
-        ValueError: arguments that do not fit the batch, the vocabulary or each other; a cache that
-            is too small.
+        TypeError: ids that are not integers.
+        ValueError: arguments that do not fit the batch or each other; a cache that is too small.
     """
     options = DecodingOptions(strategy, stopping, logit_processors, observe)
+    start = to_int32("start", start, 1)
     rows = len(start)
     if rng is not None and rng.shape[:1] != (rows,):
         raise ValueError(f"rng needs one random key for each of {rows} rows, got {rng.shape}")
     if history is None:
-        history = History(start[:, None], jnp.ones(start.shape, jnp.int32))
-    history = History(*(jnp.asarray(part).astype(jnp.int32) for part in history))
+        history = History(start[:, None], jnp.ones_like(start))
+    history = History(*(to_int32("history", part, 1) for part in history))
+    check_lengths(history.length, history.tokens.shape[-1])
     if prefix is not None:
         prefix = check_prefix(prefix, rows, stopping.max_tokens)
     inputs, active = RowInputs(history, prefix, rng), jnp.ones(rows, bool)
@@ -298,8 +301,8 @@ def run_in_slots(
     empty = empty._replace(index=jnp.full_like(no_rows, max_steps))
     batch = ContinuousBatch(empty, no_rows, jnp.int32(0), strategy_states)
     batch = jax.lax.while_loop(lambda batch: batch.admitted < end, advance, batch)
-    found = _store(batch.strategy_states, batch.rows, batch.carry.strategy_state)
-    return loop.output(found, active)
+    strategy_states = _store(batch.strategy_states, batch.rows, batch.carry.strategy_state)
+    return loop.output(strategy_states, active)
 
 
 def _shapes_of_rows(tree: State, number: int) -> State:
@@ -324,9 +327,9 @@ def _zeros(num_slots: int, axis: int, like: jax.ShapeDtypeStruct) -> Array:
     return jnp.zeros((*like.shape[:axis], num_slots, *like.shape[axis + 1 :]), like.dtype)
 
 
-def _store(states: State, rows: Array, found: State) -> State:
+def _store(states: State, rows: Array, some: State) -> State:
     """Write the states of rows `[F]` into those of all; a number out of range is dropped."""
-    return jax.tree.map(lambda all_, some: all_.at[rows].set(some, mode="drop"), states, found)
+    return jax.tree.map(lambda into, new: into.at[rows].set(new, mode="drop"), states, some)
 
 
 def check_state(state: object, rows: int, num_steps: int) -> None:

@@ -1,6 +1,7 @@
 """The result of decoding and how it grows, stopping criteria, and prefixes of answers."""
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, NamedTuple, TypeVar
@@ -8,8 +9,11 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.typing import ArrayLike
 
+from attention.modules.numbers import check_count
 from attention.primitives.cache import check_lengths
+from attention.primitives.masks import to_int32
 
 Tree = TypeVar("Tree")
 
@@ -71,8 +75,8 @@ class StoppingCriteria:
 
     Attributes:
         max_tokens: largest number of tokens of an answer, prefix and end included.
-        stop: a token id, ids, or sequences of ids: an answer ends with any of them. An id outside
-            the vocabulary never ends one. Stored as a tuple of tuples.
+        stop: a token id, an array of ids, ids, or sequences of ids: an answer ends with any of
+            them. An id outside the vocabulary never ends one. Stored as a tuple of tuples.
         min_tokens: smallest number of tokens, counted in the same way; no stop sequence is
             completed earlier, except by the prefix.
         pad: the token that fills an answer after its end.
@@ -82,19 +86,18 @@ class StoppingCriteria:
     """
 
     max_tokens: int
-    stop: int | Sequence[int | Sequence[int]] = ()
+    stop: ArrayLike | Sequence[int | Sequence[int]] = ()
     min_tokens: int = 0
     pad: int = 0
 
     def __post_init__(self) -> None:
-        stop = [self.stop] if isinstance(self.stop, Integral) else self.stop
-        sequences = [[ids] if isinstance(ids, Integral) else ids for ids in stop]
-        sequences = dict.fromkeys(tuple(map(int, ids)) for ids in sequences)
+        sequences = [[ids] if isinstance(ids, Integral) else ids for ids in listed(self.stop)]
+        sequences = dict.fromkeys(tuple(map(operator.index, ids)) for ids in sequences)
         object.__setattr__(self, "stop", tuple(sequences))
         if () in self.stop:
             raise ValueError("a stop sequence needs at least 1 token, got an empty one")
-        check_integer("max_tokens", self.max_tokens, 1)
-        check_integer("min_tokens", self.min_tokens, 0, self.max_tokens)
+        check_count("max_tokens", self.max_tokens, at_least=1)
+        check_count("min_tokens", self.min_tokens, at_least=0, at_most=self.max_tokens)
 
     def ends(self, tokens: Array, index: Array) -> Array:
         """Return which answers `[B, *, L]` end with token number `index` `[B]`: bool `[B, *]`."""
@@ -111,23 +114,30 @@ class StoppingCriteria:
     def _complete(self, candidates: Array, index: Array, tokens: Array) -> Array:
         """Return which candidates for token number `index` complete a stop sequence."""
         single = [ids[0] for ids in self.stop if len(ids) == 1]
-        found = jnp.isin(candidates, jnp.array(single, jnp.int32))
+        completes = jnp.isin(candidates, jnp.array(single, jnp.int32))
         for *begin, last in (ids for ids in self.stop if len(ids) > 1):
             begun = unit_axes(index >= len(begin), tokens.ndim - 1)
             for back, token in enumerate(reversed(begin), start=1):
                 begun &= at_index(tokens, index - back) == token
-            found |= (candidates == last) & begun[..., None]
-        return found
+            completes |= (candidates == last) & begun[..., None]
+        return completes
+
+
+def listed(stop: Any) -> Iterable[Any]:  # noqa: ANN401 - of several types
+    """Return the values of `stop`, also of an array or of one value."""
+    stop = stop.tolist() if hasattr(stop, "tolist") else stop
+    return [stop] if isinstance(stop, Integral | str) else stop
 
 
 def check_prefix(prefix: Prefix, rows: int, max_tokens: int) -> Prefix:
     """Return a prefix in int32.
 
     Raises:
+        TypeError: ids that are not integers.
         ValueError: a prefix of another batch, or longer than an answer may be; where they are
             known, lengths outside [0, P].
     """
-    tokens, lengths = map(jnp.asarray, prefix)
+    tokens, lengths = (to_int32("prefix", part, 1) for part in prefix)
     width = tokens.shape[-1]
     if tokens.shape != (rows, width) or lengths.shape != (rows,):
         raise ValueError(
@@ -137,14 +147,7 @@ def check_prefix(prefix: Prefix, rows: int, max_tokens: int) -> Prefix:
     if not 1 <= width <= max_tokens:
         raise ValueError(f"a prefix needs 1 to max_tokens {max_tokens} tokens, got {width}")
     check_lengths(lengths, width)
-    return Prefix(tokens.astype(jnp.int32), jnp.minimum(lengths, width).astype(jnp.int32))
-
-
-def check_integer(name: str, value: float, least: int, most: int | None = None) -> None:
-    """Raise a ValueError for a value that is not an integer in [least, most]."""
-    if not isinstance(value, Integral) or value < least or (most is not None and value > most):
-        limits = f"of at least {least}" if most is None else f"between {least} and {most}"
-        raise ValueError(f"{name} must be an integer {limits}, got {value}")
+    return Prefix(tokens, jnp.minimum(lengths, width))
 
 
 def empty_output(
@@ -196,16 +199,13 @@ def append(
 
 def discard(output: GenerationOutput, rows: Array, pad: int) -> GenerationOutput:
     """Remove the answers of rows `[B]`: length 0, score -inf."""
-    empty = jax.tree.map(jnp.zeros_like, output)
-    empty = empty._replace(
-        tokens=jnp.full_like(output.tokens, pad), scores=jnp.full_like(output.scores, -jnp.inf)
-    )
+    empty = jax.tree.map(jnp.zeros_like, output)._replace(tokens=pad, scores=-jnp.inf)
     return select_rows(rows, empty, output)
 
 
 def select_rows(rows: Array, new: Tree, old: Tree) -> Tree:
-    """Return rows `[B]` of `new` and the other rows of `old`, leaves `[B, *]`."""
-    return jax.tree.map(lambda a, b: jnp.where(unit_axes(rows, a.ndim), a, b), new, old)
+    """Return rows `[B]` of `new`, arrays or numbers, and the others of `old`, leaves `[B, *]`."""
+    return jax.tree.map(lambda a, b: jnp.where(unit_axes(rows, b.ndim), a, b), new, old)
 
 
 def unit_axes(array: Array, ndim: int) -> Array:

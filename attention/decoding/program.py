@@ -9,7 +9,6 @@ import inspect
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Any, Protocol
 
 import jax
@@ -20,7 +19,13 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from attention.decoding.loop import DecodingLoop, LoopState, run_in_slots
-from attention.decoding.output import GenerationOutput, Prefix, StoppingCriteria, check_prefix
+from attention.decoding.output import (
+    GenerationOutput,
+    Prefix,
+    StoppingCriteria,
+    check_prefix,
+    listed,
+)
 from attention.decoding.sampling import (
     DecodingOptions,
     Greedy,
@@ -33,6 +38,7 @@ from attention.decoding.sampling import (
 from attention.modules.context import check_rng
 from attention.modules.transformer import unstack_layers
 from attention.primitives.cache import check_lengths
+from attention.primitives.masks import to_int32
 
 SHORTEST = 16  # tokens: shorter inputs are padded rather than compiled for
 
@@ -196,7 +202,8 @@ def prepare(
     check_rng(model, None, other="")
     written = getattr(model, "vocab_size", None)
     read = written if model.is_prompted else getattr(model, "input_vocab_size", None)
-    stopping = StoppingCriteria(max_tokens, stop_ids(stop, tokenizer, written), min_tokens)
+    stopping = StoppingCriteria(max_tokens, stop_ids(stop, tokenizer), min_tokens)
+    check_vocabulary("stop", stopping.stop, written)
     options = DecodingOptions(strategy, stopping, logit_processors, observe)
     if hasattr(inputs, "shape"):
         prompts, rows = None, array_rows(inputs, lengths, read)
@@ -212,18 +219,10 @@ def prepare(
     if model.is_prompted != (start is None):
         raise ValueError("start is for encoder-decoder models, which need it to begin an answer")
     if start is not None:
-        start = jnp.asarray(start)
-        if not jnp.issubdtype(start.dtype, jnp.integer):
-            raise TypeError(f"start needs integer ids, got {start.dtype}")
-        rows["start"] = jnp.broadcast_to(start.astype(jnp.int32), (number,))
+        rows["start"] = jnp.broadcast_to(to_int32("start", start, 0), (number,))
         _check_array("start", rows["start"][:, None], jnp.ones(number, jnp.int32), written)
     if prefix is not None:
-        if not isinstance(prefix, Prefix):
-            ids = encode(prefix, tokenizer, "prefix", special_tokens=False)
-            longest = max([1, *map(len, ids)])
-            width = min(1 << (longest - 1).bit_length(), max_tokens)  # to compile for few
-            prefix = Prefix(*pad_lists(ids, max(longest, width)))
-        prefix = check_prefix(prefix, number, max_tokens)
+        prefix = check_prefix(as_prefix(prefix, tokenizer, max_tokens), number, max_tokens)
         _check_array("prefix", *prefix, written)
         rows |= {"prefix": prefix.tokens, "prefix_lengths": prefix.lengths}
     if rng is not None:
@@ -259,32 +258,34 @@ def encode(
     if has_text and not special_tokens:
         known = inspect.signature(tokenizer.encode).parameters
         options = {key: False for key in ("special_tokens", "add_special_tokens") if key in known}
-    found = [tokenizer.encode(one, **options) if isinstance(one, str) else one for one in inputs]
+    rows = [tokenizer.encode(one, **options) if isinstance(one, str) else one for one in inputs]
     try:
-        return [[*map(operator.index, ids)] for ids in found]
+        return [[*map(operator.index, ids)] for ids in rows]
     except TypeError as error:
         raise TypeError(f"{name} needs lists of integer ids: {error}") from error
 
 
-def stop_list(stop: Stop) -> Sequence[Any]:
-    """Return the values of `stop`, also of an array or of one value."""
-    stop = stop.tolist() if hasattr(stop, "tolist") else stop
-    return [stop] if isinstance(stop, Integral | str) else stop
+def as_prefix(
+    prefix: Prefix | Sequence[Any], tokenizer: Tokenizer | None, max_tokens: int
+) -> Prefix:
+    """Return texts, or lists of ids, as a prefix, padded to one of few lengths."""
+    if isinstance(prefix, Prefix):
+        return prefix
+    ids = encode(prefix, tokenizer, "prefix", special_tokens=False)
+    longest = max([1, *map(len, ids)])
+    return Prefix(*pad_lists(ids, max(longest, min(1 << (longest - 1).bit_length(), max_tokens))))
 
 
 def stop_strings(stop: Stop) -> tuple[str, ...]:
     """Return the strings among the values of `stop`."""
-    return tuple(part for part in stop_list(stop) if isinstance(part, str))
+    return tuple(part for part in listed(stop) if isinstance(part, str))
 
 
-def stop_ids(
-    stop: Stop, tokenizer: Tokenizer | None, vocab_size: int | None
-) -> list[Sequence[int]]:
-    """Return stop sequences, with strings as their ids."""
-    listed = [[part] if isinstance(part, Integral) else part for part in stop_list(stop)]
-    found = encode(listed, tokenizer, "stop", special_tokens=False)
-    check_vocabulary("stop", found, vocab_size)
-    return found
+def stop_ids(stop: Stop, tokenizer: Tokenizer | None) -> list[Any]:
+    """Return the values of `stop`, with strings as their ids."""
+    strings = stop_strings(stop)
+    ids = dict(zip(strings, encode(strings, tokenizer, "stop", special_tokens=False), strict=True))
+    return [ids[part] if isinstance(part, str) else part for part in listed(stop)]
 
 
 def check_vocabulary(name: str, rows: Iterable[Sequence[int]], vocab_size: int | None) -> None:
@@ -350,13 +351,13 @@ def bucket_lengths(
     None is longer than `prefill` allows, unless an input is, which `prefill` refuses. Raises a
     ValueError for an input longer than all buckets.
     """
-    longest = max(map(len, prompts), default=0)
+    longest = max(map(len, prompts), default=1)
     if buckets is None:
         buckets = [SHORTEST]
         while buckets[-1] < longest:
             buckets.append(2 * buckets[-1])
-    if longest > max(buckets):
-        raise ValueError(f"an input has {longest} tokens, and the longest bucket {max(buckets)}")
+    if longest > (most := max(buckets, default=0)):
+        raise ValueError(f"an input has {longest} tokens, and the longest bucket {most}")
     limit = model.max_input_length(max_tokens) if hasattr(model, "max_input_length") else None
-    most = max(buckets) if limit is None else max(limit, longest, 1)
+    most = most if limit is None else max(limit, longest)
     return sorted({min(size, most) for size in buckets})

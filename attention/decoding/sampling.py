@@ -6,7 +6,8 @@ they are given. In sampling they receive logits, in beam search log-probabilitie
 exact if no result exceeds 0. -inf excludes a token. A row, or a hypothesis of beam search, of which
 every token is excluded ends without an answer.
 
-The classes compute in float32, or in float64, and raise a ValueError for values out of range.
+`NoRepeatNgram` and `AllowedTokens` keep the dtype of the logits, the other classes compute in
+float32 at least. Numbers out of range raise a ValueError.
 """
 
 import math
@@ -26,18 +27,18 @@ from attention.decoding.output import (
     StoppingCriteria,
     append,
     at_index,
-    check_integer,
     discard,
     empty_output,
     unit_axes,
 )
+from attention.modules.numbers import check_count, check_number
 from attention.primitives.numerics import wide
 
 State = TypeVar("State")
 Observe = Callable[[Any], Any]
 """Maps the result of a step to a pytree with leaves `[B, *]`, which is kept for each token."""
 
-LIMIT = 1e30  # of factors and their inverses: quotients stay far from overflow in float32
+FACTOR = {"at_least": 1e-30, "at_most": 1e30}  # quotients stay far from overflow in float32
 
 
 class History(NamedTuple):
@@ -63,7 +64,7 @@ class Temperature:
     temperature: float
 
     def __post_init__(self) -> None:
-        _check_factor("temperature", self.temperature, "; for 0 use Greedy")
+        check_number("temperature (for 0 use Greedy)", self.temperature, **FACTOR)
 
     def __call__(self, logits: Array, history: History | None = None) -> Array:
         (logits,) = wide(logits)
@@ -77,7 +78,7 @@ class TopK:
     top_k: int
 
     def __post_init__(self) -> None:
-        check_integer("top_k", self.top_k, 1)
+        check_count("top_k", self.top_k, at_least=1)
 
     def __call__(self, logits: Array, history: History | None = None) -> Array:
         (logits,) = wide(logits)
@@ -93,7 +94,7 @@ class TopP:
     top_p: float
 
     def __post_init__(self) -> None:
-        _check_share("top_p", self.top_p)
+        check_number("top_p", self.top_p, above=0, at_most=1)
 
     def __call__(self, logits: Array, history: History | None = None) -> Array:
         (logits,) = wide(logits)
@@ -115,7 +116,7 @@ class MinP:
     min_p: float
 
     def __post_init__(self) -> None:
-        _check_share("min_p", self.min_p)
+        check_number("min_p", self.min_p, above=0, at_most=1)
 
     def __call__(self, logits: Array, history: History | None = None) -> Array:
         (logits,) = wide(logits)
@@ -133,7 +134,7 @@ class RepetitionPenalty:
     penalty: float
 
     def __post_init__(self) -> None:
-        _check_factor("repetition penalty", self.penalty)
+        check_number("repetition penalty", self.penalty, **FACTOR)
 
     def __call__(self, logits: Array, history: History) -> Array:
         (logits,) = wide(logits)
@@ -150,7 +151,7 @@ class NoRepeatNgram:
     size: int
 
     def __post_init__(self) -> None:
-        check_integer("the size of an n-gram", self.size, 1)
+        check_count("the size of an n-gram", self.size, at_least=1)
 
     def __call__(self, logits: Array, history: History) -> Array:
         tokens, length, before = history.tokens, history.length, self.size - 1
@@ -178,7 +179,10 @@ class AllowedTokens:
     allowed: Callable[[History], Array]
 
     def __call__(self, logits: Array, history: History) -> Array:
-        return jnp.where(jnp.broadcast_to(self.allowed(history), logits.shape), logits, -jnp.inf)
+        allowed = jnp.asarray(self.allowed(history))
+        if allowed.dtype != bool:
+            raise TypeError(f"allowed must return bool [..., V], got {allowed.dtype}")
+        return jnp.where(jnp.broadcast_to(allowed, logits.shape), logits, -jnp.inf)
 
 
 def _counted(tokens: Array) -> Array:
@@ -190,8 +194,8 @@ def _mark(tokens: Array, valid: Array, vocab_size: int) -> Array:
     """Return which ids are among the valid tokens `[..., L]`: bool `[..., V]`."""
     flat = jnp.where(valid, tokens, vocab_size).reshape(-1, tokens.shape[-1])
     rows = jnp.arange(len(flat), dtype=flat.dtype)[:, None]
-    found = jnp.zeros((len(flat), vocab_size), bool).at[rows, flat].set(True, mode="drop")
-    return found.reshape(*tokens.shape[:-1], vocab_size)
+    marks = jnp.zeros((len(flat), vocab_size), bool).at[rows, flat].set(True, mode="drop")
+    return marks.reshape(*tokens.shape[:-1], vocab_size)
 
 
 def _keep_first(logits: Array, smallest: Array, number: int | Array) -> Array:
@@ -200,16 +204,6 @@ def _keep_first(logits: Array, smallest: Array, number: int | Array) -> Array:
     num_equal = number - (logits > smallest).sum(-1, keepdims=True, dtype=jnp.int32)
     excess = equal & (jnp.cumsum(equal, axis=-1, dtype=jnp.int32) > num_equal)
     return jnp.where((logits < smallest) | excess, -jnp.inf, logits)
-
-
-def _check_factor(name: str, value: float, hint: str = "") -> None:
-    if not 1 / LIMIT <= value <= LIMIT:
-        raise ValueError(f"{name} must be between {1 / LIMIT:g} and {LIMIT:g}, got {value}{hint}")
-
-
-def _check_share(name: str, value: float) -> None:
-    if not 0 < value <= 1:
-        raise ValueError(f"{name} must be in (0, 1], got {value}")
 
 
 class RowInputs(NamedTuple):
@@ -241,7 +235,7 @@ class RowInputs(NamedTuple):
 
 @dataclass(frozen=True)
 class DecodingOptions:
-    """Static options of a decoding loop, common to all rows; see `decode`.
+    """Static options of a decoding loop, common to all rows: those of `decode`, and `max_steps`.
 
     Rows that are unfinished after `max_steps`, by default `max_tokens`, get length 0 and score
     -inf; caches need to hold so many tokens.
@@ -420,6 +414,9 @@ class Sample(TokenStrategy):
     min_p: float | None = None
 
     def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if hasattr(value, "item"):  # an array cannot be hashed
+                object.__setattr__(self, name, value.item())
         self._processors()
 
     def begin(self, options: DecodingOptions, inputs: RowInputs, like: Prediction) -> TokenState:
@@ -433,10 +430,10 @@ class Sample(TokenStrategy):
         return jax.vmap(jax.random.categorical)(rng, logits)
 
     def _processors(self) -> Sequence[LogitProcessor]:
-        found = [] if self.temperature == 1 else [Temperature(self.temperature)]
-        for kind, value in ((TopK, self.top_k), (TopP, self.top_p), (MinP, self.min_p)):
-            found += [] if value is None else [kind(value)]
-        return found
+        processors = [] if self.temperature == 1 else [Temperature(self.temperature)]
+        for processor, value in ((TopK, self.top_k), (TopP, self.top_p), (MinP, self.min_p)):
+            processors += [] if value is None else [processor(value)]
+        return processors
 
 
 def log_normalizer(logits: Array) -> tuple[Array, Array]:

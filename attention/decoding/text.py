@@ -65,8 +65,8 @@ class AnswerText:
 
     def _without_stop(self, ids: list[int]) -> list[int]:
         """Return ids without the stop sequence at their end, if there is one."""
-        found = [len(stop) for stop in self.stopping.stop if tuple(ids[-len(stop) :]) == stop]
-        return ids[: len(ids) - max(found, default=0)]
+        lengths = [len(stop) for stop in self.stopping.stop if tuple(ids[-len(stop) :]) == stop]
+        return ids[: len(ids) - max(lengths, default=0)]
 
     def _find(self, ids: list[int]) -> tuple[str, int | None]:
         """Return the text, and where its first stop string begins."""

@@ -1,37 +1,36 @@
 """Checks of the numbers in configs and constructors."""
 
 import math
+import operator
 from contextlib import suppress
-from numbers import Integral, Real
+from numbers import Integral
 
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
+BOUNDS = {"above": operator.gt, "at_least": operator.ge, "at_most": operator.le}
 
-def check_number(
-    name: str, value: float | None, *, above: float | None = None, at_least: float | None = None
-) -> None:
-    """Raise a ValueError for a number that is not finite, or not beyond the bound that is given.
 
-    None is accepted, and a traced value is not checked.
+def check_number(name: str, value: float | None, **bounds: float | None) -> None:
+    """Raise a ValueError for a number that is not finite, or outside the bounds in `BOUNDS`.
+
+    None is accepted, also as a bound, and a traced value is not checked.
     """
     if value is None or isinstance(value, jax.core.Tracer):
         return
-    if at_least is None:
-        wanted, is_right = f"above {above}", value > above
-    else:
-        wanted, is_right = f"at least {at_least}", value >= at_least
-    finite = "" if math.isfinite(value) else "finite and "
-    if finite or not is_right:
-        raise ValueError(f"{name} must be {finite}{wanted}, got {value}")
+    given = {word: bound for word, bound in bounds.items() if bound is not None}
+    wanted = [] if math.isfinite(value) else ["finite"]
+    wanted += [f"{word.replace('_', ' ')} {bound}" for word, bound in given.items()]
+    if not (math.isfinite(value) and all(BOUNDS[word](value, given[word]) for word in given)):
+        raise ValueError(f"{name} must be {' and '.join(wanted)}, got {value}")
 
 
-def check_count(name: str, value: int | None, *, at_least: int) -> None:
-    """Raise a ValueError for a float, or a number below the bound; None is accepted."""
-    if isinstance(value, Real) and not isinstance(value, Integral):
+def check_count(name: str, value: int | None, **bounds: int) -> None:
+    """Raise a ValueError for a bool, a float or a number outside the bounds; None is accepted."""
+    if isinstance(value, bool) or not isinstance(value, Integral | None):
         raise ValueError(f"{name} must be an integer, got {value}")
-    check_number(name, value, at_least=at_least)
+    check_number(name, value, **bounds)
 
 
 def check_rate(name: str, value: float) -> None:
@@ -46,9 +45,10 @@ def resolve_heads(
     """Return K, which is N unless given, and H, which is D / N unless given.
 
     Raises:
-        ValueError: N or H below 1, K does not divide N, or a D / N that is no whole number.
+        ValueError: N, K or H below 1, K does not divide N, or a D / N that is no whole number.
     """
     check_count("num_heads", num_heads, at_least=1)
+    check_count("num_kv_heads", num_kv_heads, at_least=1)
     check_count("head_width", head_width, at_least=1)
     num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
     divisors = [n for n in range(1, num_heads + 1) if num_heads % n == 0]

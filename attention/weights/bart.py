@@ -68,21 +68,21 @@ def _build(settings: rules.Settings, config: TransformerConfig, rngs: nnx.Rngs) 
 
 
 def _rules(_: rules.Settings) -> list[rules.Rule]:
-    found = [
+    listed = [
         rules.Rule("target_embedding.tokens", "model.shared.weight"),
         rules.Rule("target_embedding.bias", "final_logits_bias", rules.LEADING_AXIS, default=0.0),
     ]
     for stack, embedding in (("encoder", "source_embedding"), ("decoder", "target_embedding")):
         ours, theirs = f"{stack}.layers.{{i}}", f"model.{stack}.layers.{{i}}"
-        found += [
+        listed += [
             rules.Rule(f"{embedding}.positions.table", f"model.{stack}.embed_positions.weight"),
             *rules.norm(f"{embedding}.norm", f"model.{stack}.layernorm_embedding"),
             *rules.residual(f"{ours}.feed_forward", theirs, "final_layer_norm", ("fc1", "fc2")),
         ]
         for name, short in (("self_attention", "self_attn"), ("cross_attention", "encoder_attn")):
             names = [f"{short}.{each}_proj" for each in ("q", "k", "v", "out")]
-            found += rules.residual(f"{ours}.{name}", theirs, f"{short}_layer_norm", names)
-    return found
+            listed += rules.residual(f"{ours}.{name}", theirs, f"{short}_layer_norm", names)
+    return listed
 
 
 BART = rules.Family(

@@ -4,7 +4,6 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,8 @@ from flax import nnx
 from jax.typing import DTypeLike
 
 from attention.modules import TransformerConfig
+from attention.modules.context import check_names
+from attention.modules.numbers import check_count
 from attention.modules.transformer import Layers, unstack_layers
 from attention.primitives.choice import one_of
 from attention.weights.bart import BART, MARIAN
@@ -50,7 +51,7 @@ OPTIONS_OF_LOAD = (*DTYPES, "dropout", "implementation", "max_length")
 
 
 class Source(str):
-    """Content of config.json: the attribute `source` of a loaded model."""
+    """Content of a config.json of others: the attribute `source` of a loaded model."""
 
     __slots__ = ()
 
@@ -89,12 +90,10 @@ def load(
     """
     if model is not None and options:
         raise ValueError(f"model= is used as it is: it takes no {', '.join(options)}")
-    for name in options:
-        one_of("options of load", name, tuple(each.name for each in fields(TransformerConfig)))
+    known = [each.name for each in fields(TransformerConfig)]
+    check_names("load has no option", options, known, ValueError)
     if param_dtype is not None:
         options |= {"param_dtype": param_dtype}
-    for name in options.keys() & set(DTYPES):
-        _check_dtype(name, options[name])
     folder = Path(folder)
     if not folder.is_dir():
         raise FileNotFoundError(
@@ -111,7 +110,7 @@ def load(
         more = f"; {len(problems) - 1} more tensors do not fit" if len(problems) > 1 else ""
         raise ValueError(f"the {settings['model_type']} checkpoint {problems[0]}{more}")
     loaded = _filled(abstract, parts, tensors, param_dtype)
-    loaded.source = Source(json.dumps(settings))
+    loaded.source = None if family is OWN else Source(json.dumps(settings))
     return loaded
 
 
@@ -140,13 +139,11 @@ def save(
             of `load` may change, such as `dropout`, are compared with a `TransformerConfig` only.
             A model that has changed is saved without its config after `model.config = None`.
     """
-    ignored = OPTIONS_OF_LOAD
-    if isinstance(config, Mapping):
-        settings = Settings(config)
-    elif config is None and hasattr(model, "source"):
-        settings = model.source.settings
-    else:
-        settings, ignored = Settings(describe(model, config)), ()
+    check_count("max_bytes", max_bytes, at_least=1)
+    if config is None and getattr(model, "source", None):
+        config = model.source.settings
+    ignored = OPTIONS_OF_LOAD if isinstance(config, Mapping) else ()
+    settings = Settings(config if isinstance(config, Mapping) else describe(model, config))
     family = _family(settings)
     if family is not OWN or "config" in settings:
         _check_model(model, _abstract(family, settings, {}), settings["model_type"], ignored)
@@ -164,15 +161,6 @@ def save(
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps(settings, indent=2, sort_keys=True) + "\n"
     write_checkpoint(folder, text, sizes, tensor, max_bytes)
-
-
-def _check_dtype(name: str, dtype: DTypeLike | None) -> None:
-    with suppress(TypeError):  # of an unknown name
-        if dtype is None or jnp.issubdtype(np.dtype(dtype), jnp.floating):
-            return
-    raise ValueError(
-        f"{name} must be a floating dtype, such as 'bfloat16' or 'float32', got {dtype!r}"
-    )
 
 
 def _family(settings: Settings) -> Family:
@@ -268,6 +256,7 @@ def _read(
             stacked = value.reshape(part.shape)
         else:
             stacked = np.empty(part.array.shape, value.dtype) if stacked is None else stacked
+            stacked = stacked.astype(np.promote_types(stacked.dtype, value.dtype), copy=False)
             stacked[part.index] = value.reshape(part.shape)
     return jax.device_put(stacked).block_until_ready()
 
@@ -278,7 +267,7 @@ def _check_model(model: nnx.Module, made: nnx.Module, kind: str, ignored: Sequen
     Static attributes whose name is `ignored` and the stacking of layers may differ.
     """
     own, others = map(_attributes, (model, made))
-    for path in sorted(own.keys() | others.keys()):
+    for path in sorted(own | others, key=lambda path: (not path.endswith(".class"), path)):
         left, right = own.get(path), others.get(path)
         if left != right and path.rpartition(".")[2] not in ignored:
             raise ValueError(
@@ -288,22 +277,21 @@ def _check_model(model: nnx.Module, made: nnx.Module, kind: str, ignored: Sequen
 
 def _attributes(model: nnx.Module) -> dict[str, Any]:
     """Return classes, shapes of arrays and static attributes of all modules, by path."""
-    found = {}
+    attributes = {}
     for key, part in nnx.iter_modules(nnx.eval_shape(unstack_layers, model)):
         path = ".".join(str(name) for name in key if name != "blocks")
-        found[f"{path}.class"] = type(part)
+        attributes[f"{path}.class"] = type(part)
         for name, value in {} if isinstance(part, Layers | nnx.List) else vars(part).items():
             leaves = jax.tree.leaves(value, is_leaf=lambda leaf: isinstance(leaf, nnx.Module))
-            if name.startswith("_") or name in ("source", "deterministic"):
+            if name.startswith("_") or name in ("config", "source", "deterministic"):
                 continue
             if name in DTYPES:
-                found[f"{path}.{name}"] = None if value is None else np.dtype(value).name
+                attributes[f"{path}.{name}"] = None if value is None else np.dtype(value).name
             elif shapes := [leaf.shape for leaf in leaves if hasattr(leaf, "shape")]:
-                found[f"{path}.{name}.shape"] = shapes[0] if len(shapes) == 1 else shapes
+                attributes[f"{path}.{name}.shape"] = shapes[0] if len(shapes) == 1 else shapes
             elif not any(isinstance(leaf, nnx.Module) for leaf in leaves):
-                found[f"{path}.{name}"] = value
-    found.pop(".config", None)  # of the whole model, which all that it makes is compared with
-    return found
+                attributes[f"{path}.{name}"] = value
+    return attributes
 
 
 def _name(value: object) -> str:

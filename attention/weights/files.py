@@ -79,8 +79,8 @@ def list_tensors(folder: Path, rename: Callable[[str], str]) -> dict[str, Tensor
         if Path(name).name != name:
             raise ValueError(f"{folder / INDEX} names {name!r}, which is not in its folder")
         if not (folder / name).is_file():
-            kinds = "" if name != SINGLE else f" or {INDEX}; files in other formats are not read"
-            raise FileNotFoundError(f"{folder} contains no {name}{kinds}")
+            hint = "" if name != SINGLE else f" or {INDEX}; files in other formats are not read"
+            raise FileNotFoundError(f"{folder} contains no {name}{hint}")
         for tensor in _tensors_of(folder / name):
             if assigned.get(tensor.name, name) != name:
                 continue

@@ -68,20 +68,20 @@ def _windows(settings: rules.Settings) -> list[dict[str, Any]]:
 
     Mistral has one for all layers, and Qwen 2 for some of them with `use_sliding_window`.
     """
-    kind, number = settings["model_type"], settings["num_hidden_layers"]
+    family, number = settings["model_type"], settings["num_hidden_layers"]
     window = settings.get("sliding_window", 4096)
-    is_used = kind == "mistral" or (kind == "qwen2" and settings.get("use_sliding_window"))
+    is_used = family == "mistral" or (family == "qwen2" and settings.get("use_sliding_window"))
     if window is None or not is_used:
         return []
-    full = 0 if kind == "mistral" else settings.get("max_window_layers", 28)
-    kinds = [FULL if index < full else SLIDING for index in range(number)]
-    if kind == "mistral":
-        settings.require("layer_types", kinds, None)
-    kinds = settings.get("layer_types") or kinds
-    if len(kinds) != number or not {*kinds} <= {FULL, SLIDING}:
-        raise ValueError(f"layer_types must be {number} times {FULL!r} or {SLIDING!r}, got {kinds}")
+    full = 0 if family == "mistral" else settings.get("max_window_layers", 28)
+    types = [FULL if index < full else SLIDING for index in range(number)]
+    if family == "mistral":
+        settings.require("layer_types", types, None)
+    types = settings.get("layer_types") or types
+    if len(types) != number or not {*types} <= {FULL, SLIDING}:
+        raise ValueError(f"layer_types must be {number} times {FULL!r} or {SLIDING!r}, got {types}")
     # Theirs counts the query too.
-    return [{"window": window - 1 if kind == SLIDING else None} for kind in kinds]
+    return [{"window": window - 1 if each == SLIDING else None} for each in types]
 
 
 def _rules(_: rules.Settings) -> list[rules.Rule]:

@@ -77,9 +77,9 @@ def _config(settings: Settings) -> TransformerConfig:
 
 
 def _build(settings: Settings, config: TransformerConfig, rngs: nnx.Rngs) -> nnx.Module:
-    kinds = {kind.__name__: kind for kind in MODELS}
-    one_of("model", settings["model"], tuple(kinds))
-    return kinds[settings["model"]].from_config(config, rngs=rngs, **settings["arguments"])
+    classes = {each.__name__: each for each in MODELS}
+    one_of("model", settings["model"], tuple(classes))
+    return classes[settings["model"]].from_config(config, rngs=rngs, **settings["arguments"])
 
 
 OWN = Family(_config, _build)

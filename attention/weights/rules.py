@@ -7,7 +7,7 @@ instance `[D, N, H]`; PyTorch stores it as `[outputs, inputs]`, for instance `[N
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatch
+from fnmatch import fnmatchcase
 from re import sub
 from typing import Any, NamedTuple
 
@@ -129,11 +129,11 @@ def residual(parameter: str, tensor: str, of_norm: str, names: Sequence[str]) ->
     """
     is_attention = parameter.endswith("attention")
     ours = ("query", "key", "value", "output") if is_attention else ("up", "down", "gate")
-    found = [*norm(f"{parameter}.norm", f"{tensor}.{of_norm}")]
+    listed = [*norm(f"{parameter}.norm", f"{tensor}.{of_norm}")]
     for part, name in zip(ours, names, strict=is_attention):  # the gate is optional
         layout = transposed(2 if part == "output" else 1)
-        found += linear(f"{parameter}.sublayer.{part}", f"{tensor}.{name}", layout)
-    return found
+        listed += linear(f"{parameter}.sublayer.{part}", f"{tensor}.{name}", layout)
+    return listed
 
 
 Build = Callable[[Settings, TransformerConfig, nnx.Rngs], nnx.Module]
@@ -150,8 +150,8 @@ class Family:
             does not have are allowed. None: the tensors have the names of the parameters.
         copies: name of a tensor to the name of the one that it repeats, as of tied tables: it is
             read if the other is missing, and otherwise compared with it.
-        ignored: patterns of tensors that are not read, as in `fnmatch`: constants, and heads that
-            the model does not have.
+        ignored: patterns of tensors that are not read, as in `fnmatchcase`: constants, and heads
+            that the model does not have.
         renames: (regular expression, replacement) of names in older checkpoints.
     """
 
@@ -170,7 +170,7 @@ class Family:
 
     def is_ignored(self, name: str) -> bool:
         """Return whether a tensor is in `ignored`."""
-        return any(fnmatch(name, pattern) for pattern in self.ignored)
+        return any(fnmatchcase(name, pattern) for pattern in self.ignored)
 
 
 def from_config(kind: type[nnx.Module], *sizes: str, **options: object) -> Build:

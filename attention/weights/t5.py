@@ -49,20 +49,20 @@ def _build(settings: rules.Settings, config: TransformerConfig, rngs: nnx.Rngs) 
 
 def _rules(settings: rules.Settings) -> list[rules.Rule]:
     up = "wi_1" if settings.get("feed_forward_proj", "relu").startswith("gated-") else "wi"
-    found = [rules.Rule("target_embedding.tokens", "shared.weight")]
+    listed = [rules.Rule("target_embedding.tokens", "shared.weight")]
     decoder = (("self_attention", "SelfAttention"), ("cross_attention", "EncDecAttention"))
     for stack, attentions in (("encoder", decoder[:1]), ("decoder", decoder)):
         ours, theirs = f"{stack}.layers.{{i}}", f"{stack}.block.{{i}}.layer"
         table = f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
-        found.append(rules.Rule(f"{stack}.score.table", table, rules.transposed()))
+        listed.append(rules.Rule(f"{stack}.score.table", table, rules.transposed()))
         for number, (name, long) in enumerate(attentions):
             names = [f"{long}.{each}" for each in "qkvo"]
-            found += rules.residual(f"{ours}.{name}", f"{theirs}.{number}", "layer_norm", names)
+            listed += rules.residual(f"{ours}.{name}", f"{theirs}.{number}", "layer_norm", names)
         block = f"{theirs}.{len(attentions)}"
         names = [f"DenseReluDense.{each}" for each in (up, "wo", "wi_0")]
-        found += rules.residual(f"{ours}.feed_forward", block, "layer_norm", names)
-        found += rules.norm(f"{stack}.norm", f"{stack}.final_layer_norm")
-    return [*found, *rules.linear("output", "lm_head")]
+        listed += rules.residual(f"{ours}.feed_forward", block, "layer_norm", names)
+        listed += rules.norm(f"{stack}.norm", f"{stack}.final_layer_norm")
+    return [*listed, *rules.linear("output", "lm_head")]
 
 
 T5 = rules.Family(

@@ -241,7 +241,7 @@ class SearchPart(Part):
 
     num_beams: int = option(1, "hypotheses of a sentence", least=1)
     hypotheses: int = option(100, "hypotheses at once, of all sentences", least=1)
-    length_penalty: float = option(0.0, "alpha of the length penalty of GNMT; 0: none")
+    length_penalty: float = option(0.0, "alpha of GNMT; 0: no length penalty", within="[-5, 5]")
     n_best: int = option(1, "translations of a sentence with --format=json", least=1)
     metrics: tuple[str, ...] = option(DEFAULT_METRICS, "of the translations", among=METRICS)
 
@@ -275,7 +275,7 @@ class PretrainedPart(SamplingPart):
     strategy: str = option("auto", "auto, sample, greedy", among=("auto", "sample", "greedy"))
     max_tokens: int = option(100, "longest continuation", least=1)
     num_beams: int = option(1, "above 1: beam search, in place of sampling", least=1)
-    length_penalty: float = option(0.0, "alpha of the length penalty of GNMT; 0: none")
+    length_penalty: float = option(0.0, "alpha of GNMT; 0: no length penalty", within="[-5, 5]")
 
 
 @dataclass(frozen=True, kw_only=True)

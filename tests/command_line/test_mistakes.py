@@ -51,7 +51,7 @@ MISTAKES = [
     ("--config.model.width=36", "model: rotary positions need an even head_width, got 9"),
     ("--config.model.norm_placement=prre", "got 'prre'; did you mean 'pre'?"),
     ("--config.architecture=recurent", "architecture must be one of transformer, recurrent"),
-    ("--config.decoding.length_penalty=nan", "decoding.length_penalty must be finite, got nan"),
+    ("--config.decoding.length_penalty=nan", "decoding.length_penalty must be in [-5, 5], got nan"),
     ("--config.train.warmup_steps=99999", "warmup_steps=99999 is not less than steps="),
     ("--config.data.name=toys", "got 'toys'; did you mean 'toy'?"),
     ("--config.task=translatoin", "did you mean 'translation'?"),

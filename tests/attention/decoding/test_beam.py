@@ -74,10 +74,8 @@ def test_narrow_beam_equals_loop_over_lists_without_early_stop(penalty, stop, ke
     stopping, table = StoppingCriteria(8, stop, 3), random_table(B, 6, seed=5)
     found = search(table, PREFIX, strategy=Beam(4, 4, penalty, keep_width), stopping=stopping)
     for row in range(B):
-        answers = Reference(table[row], PREFIXES[row], stopping, penalty).beam(
-            4, keep_width=keep_width
-        )
-        for rank, expected in enumerate(answers[:4]):
+        reference = Reference(table[row], PREFIXES[row], stopping, penalty)
+        for rank, expected in enumerate(reference.beam(4, keep_width=keep_width)[:4]):
             assert_equals(pick(found, row, rank), expected)
 
 
@@ -93,13 +91,8 @@ def test_logit_processors_change_scores_but_not_log_probs(keep_width):
 
     processors = RepetitionPenalty(1.5), Temperature(0.7), NoRepeatNgram(2)
     stopping, table = StoppingCriteria(8, END, 3), random_table(B, 6, seed=5)
-    found = search(
-        table,
-        PREFIX,
-        strategy=Beam(4, 2, GNMT(0.6), keep_width),
-        stopping=stopping,
-        options=(("logit_processors", processors),),
-    )
+    strategy, options = Beam(4, 2, GNMT(0.6), keep_width), (("logit_processors", processors),)
+    found = search(table, PREFIX, strategy=strategy, stopping=stopping, options=options)
     for row in range(B):
         reference = Reference(table[row], PREFIXES[row], stopping, GNMT(0.6), no_repeat)
         for rank, expected in enumerate(reference.beam(4, keep_width=keep_width)[:2]):
@@ -182,21 +175,19 @@ def test_top_indices_equal_those_of_top_k(length):
     equal = random.integers(0, 3, shape)
     few = np.where(random.random(shape) < 0.999, -np.inf, np.inf)
     values = np.stack([random.standard_normal(shape), equal, few]).astype(np.float32)
-    found = jitted(lambda values: top_indices(values, 7))(
-        changed(values, np.s_[0, 0, 0, 5], np.nan)
-    )
-    expected = jitted(lambda values: jax.lax.top_k(values, 7)[1])(
-        changed(values, np.s_[0, 0, 0, 5], np.inf)
-    )
+    with_nan, with_inf = (changed(values, np.s_[0, 0, 0, 5], new) for new in (np.nan, np.inf))
+    found = jitted(lambda values: top_indices(values, 7))(with_nan)
+    expected = jitted(lambda values: jax.lax.top_k(values, 7)[1])(with_inf)
     np.testing.assert_array_equal(found, expected)
 
 
 NAN = float("nan")
 MISTAKES = {
-    "num_beams must be an integer of at least 1, got 0": lambda: Beam(0),
+    "num_beams must be at least 1, got 0": lambda: Beam(0),
     r"length_penalty must be .* such as Power\(1.0\), got nan": lambda: Beam(2, None, NAN),
-    "n_best must be an integer between 1 and 2, got 3": lambda: Beam(2, n_best=3),
-    "alpha of a length penalty must be finite, got nan": lambda: GNMT(NAN),
+    "n_best must be at least 1 and at most 2, got 3": lambda: Beam(2, n_best=3),
+    "alpha must be finite and at least -5 and at most 5, got nan": lambda: GNMT(NAN),
+    "exponent must be at least -5 and at most 5, got 300.0": lambda: Power(300.0),
 }
 
 

@@ -137,10 +137,8 @@ def counting(traced):
 
 
 def test_one_program_per_bucket():
-    traced, prompts = (
-        [],
-        [[3] * length for length in [*range(1, 8), *range(17, 27), *range(33, 37)]],
-    )
+    traced, sizes = [], [*range(1, 8), *range(17, 27), *range(33, 37)]
+    prompts = [[3] * length for length in sizes]
     given = {"max_tokens": 5, "stop": END, "logit_processors": counting(traced)}
     generate(PROMPTED, prompts, **given)
     assert {*traced} == {(8, 16 + 5), (16, 32 + 5), (4, 64 + 5)}
@@ -350,7 +348,7 @@ ARRAY = np.ones((2, 3), int)
 MISTAKES = {
     "a model with prefill and step, got ArrayImpl": {"model": jnp.ones(3)},
     "strategy needs an instance, .* got 'sample'": {"strategy": "sample"},
-    "start needs integer ids, got float32": SOURCE | {"start": 1.7},
+    "start must be integers, got float": SOURCE | {"start": 1.7},
     "start is for encoder-decoder models, which need it": SOURCE | {"start": None},
     r"inputs\[1\] has no tokens": {"inputs": [[3], []]},
     "inputs needs lists of integer ids: 'float'": {"inputs": [[3.5]]},
@@ -360,7 +358,9 @@ MISTAKES = {
     "a prefix needs 1 to max_tokens 5 tokens, got 6": {"prefix": [[3] * 6]},
     r"rng needs .* one for each of 1 rows, got \(2,\)": {"rng": jax.random.split(RNG, 2)},
     "inputs is one string: pass a list": {"inputs": "abc", "tokenizer": Letters()},
+    "the longest bucket 0": {"buckets": ()},
     "slots must be at least 1, got 0": {"slots": 0},
+    "hidden_states are no result of attention": {"returning": ["hidden_states"]},
     r"<lambda>.* maps \(1, 6\) logits to \(1, 3\)": {
         "logit_processors": [lambda logits, history: logits[..., :3]]
     },

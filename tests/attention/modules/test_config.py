@@ -203,6 +203,8 @@ MISTAKES = [
     ),
     ({"per_layer": {"window": 3}}, "per_layer must be a list of dicts, .* got a dict$"),
     ({"tie": "none", "logit_softcap": 30.0}, "logit_scale and .* got tie='none'$"),
+    ({"num_kv_heads": 2.0}, "num_kv_heads must be an integer, got 2.0$"),
+    ({"window": False}, "window must be an integer, got False$"),
     ({"num_kv_heads": 4}, "num_heads=6 .* num_kv_heads=4: use one of 1, 2, 3, 6$"),
     ({"num_heads": 5}, "width=12 is not divisible by num_heads=5: set head_width$"),
     ({"width": 15, "head_width": 2}, "sinusoidal positions need an even width, got 15$"),

@@ -37,6 +37,17 @@ def test_single_file_is_read_in_place_of_shards(tmp_path):
     np.testing.assert_array_equal(read, model_of("mistral").embedding.tokens[...] + 1)
 
 
+def test_layers_of_different_dtypes_share_the_wider_one(tmp_path):
+    name = "model.layers.0.mlp.up_proj.weight"
+
+    def rounded(dtype):
+        return lambda all_: all_ | {name: all_[name].astype(np.float16).astype(dtype)}
+
+    dtypes = "float16", "float32"
+    copies = [changed_copy("llama", tmp_path / each, tensors=rounded(each)) for each in dtypes]
+    assert_same(*map(weights.load, copies))
+
+
 def contents(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
@@ -45,6 +56,8 @@ def test_failed_write_leaves_the_earlier_checkpoint(tmp_path, monkeypatch):
     weights.save(model_of("llama"), tmp_path, max_bytes=10_000)
     before = contents(tmp_path)
     save_file, calls = files.save_file, []
+    with pytest.raises(ValueError, match="max_bytes must be an integer, got 5GB"):
+        weights.save(model_of("gpt2"), tmp_path / "not made", max_bytes="5GB")
 
     def full_disk(*arguments, **options):
         calls.append(None)

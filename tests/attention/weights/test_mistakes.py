@@ -46,7 +46,6 @@ def test_tensors_that_do_not_fit(words, tmp_path):
         ("gpt2", {"n_layer": ...}, "config.json of a gpt2 checkpoint lacks 'n_layer'"),
         ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "True is not supported"),
         ("gpt2", {"n_embd": 20}, "its config.json needs"),
-        ("gpt2", {"n_embd": "16"}, "config.json describes no gpt2 model"),
         ("vit", {"patch_size": [2, 2]}, "config.json describes no vit model"),
         ("llama", {"mlp_bias": True}, "mlp_bias=True is not supported: it must be False"),
         ("llama", {"rope_parameters": {"rope_type": "yarn"}}, "'yarn' is not supported: released"),
@@ -74,7 +73,7 @@ def test_config_that_is_not_supported(name, settings, words, tmp_path):
 @pytest.mark.parametrize(
     "options, words",
     [
-        ({"drpout": 0.7}, r"got 'drpout'; did you mean 'dropout'\?"),
+        ({"drpout": 0.7}, r"load has no option 'drpout'; did you mean 'dropout'\?"),
         ({"dtype": "bf16"}, "dtype must be a floating dtype, such as 'bfloat16' .* got 'bf16'"),
         ({"param_dtype": "int8"}, "param_dtype must be a floating dtype"),
         ({"model": ..., "dropout": 0.7}, "model= is used as it is: it takes no dropout"),
@@ -125,7 +124,6 @@ def test_files_that_are_missing_or_damaged(tmp_path):
 @pytest.mark.parametrize(
     "error, index, words",
     [
-        (ValueError, {}, "must map names of tensors to names of files"),
         (ValueError, {"weight_map": {"a": 3}}, "must map names of tensors to names of files"),
         (ValueError, {"weight_map": {"a": "../model.safetensors"}}, "which is not in its folder"),
         (FileNotFoundError, {"weight_map": {"a": "b.safetensors"}}, "contains no b.safetensors"),

@@ -73,6 +73,13 @@ def test_import_of_an_export_is_the_same_model(config, kind, options, tmp_path):
     assert again == json.loads((tmp_path / "config.json").read_text())
 
 
+def test_options_of_load_are_saved(tmp_path):
+    options = {"dropout": 0.5, "max_length": 7, "dtype": "bfloat16"}
+    weights.save(language_model(), tmp_path)
+    weights.save(weights.load(tmp_path, **options), tmp_path)
+    assert weights.load(tmp_path).config == replace(CONFIG, **options)
+
+
 def test_stacked_and_unstacked_layers_have_the_same_names(tmp_path):
     """Of five layers with two kinds, four are stacked by twos and one is left."""
     weights.save(language_model(), tmp_path / "stacked")
@@ -122,6 +129,7 @@ def test_config_with_a_function_is_refused(tmp_path):
         ({"decoder_layers": 4}, "decoder.layers.4.class of the model is Block, .* makes None"),
         ({"activation": "gelu"}, "activation of the model is 'relu', .* config makes 'gelu'"),
         ({"per_layer": ()}, "self_attention.sublayer.window of the model is 3, .* makes None"),
+        ({"tie": "none", "dropout": 0.1}, "output.class of the model is None, .* makes Linear"),
         ({"dropout": 0.1}, "feed_forward.dropout of the model is 0.0, .* makes 0.1"),
     ],
 )

@@ -36,8 +36,8 @@ def test_stops_and_prefixes_have_no_special_tokens():
     tokenizer = weights.Tokenizer(plain)
     assert tokenizer.encode("a b") == [0, 2, 3]
     assert encode(["a b"], tokenizer, "inputs") == [[0, 2, 3]]
-    assert stop_ids("a", tokenizer, None) == [[2]]
-    assert stop_ids(["a b", 1, [0, 1]], tokenizer, None) == [[2, 3], [1], [0, 1]]
+    assert stop_ids("a", tokenizer) == [[2]]
+    assert stop_ids(["a b", 1, [0, 1]], tokenizer) == [[2, 3], 1, [0, 1]]
     output = generate(model_of("gpt2"), ["b"], prefix=["a b"], max_tokens=4, tokenizer=tokenizer)
     assert output.tokens[0, :2].tolist() == [2, 3]
 
