@@ -301,8 +301,8 @@ def run_in_slots(
     empty = empty._replace(index=jnp.full_like(no_rows, max_steps))
     batch = ContinuousBatch(empty, no_rows, jnp.int32(0), strategy_states)
     batch = jax.lax.while_loop(lambda batch: batch.admitted < end, advance, batch)
-    strategy_states = _store(batch.strategy_states, batch.rows, batch.carry.strategy_state)
-    return loop.output(strategy_states, active)
+    final_states = _store(batch.strategy_states, batch.rows, batch.carry.strategy_state)
+    return loop.output(final_states, active)
 
 
 def _shapes_of_rows(tree: State, number: int) -> State:
