@@ -8,8 +8,8 @@ import pytest
 from experiments import sweep
 from experiments.cli import parse
 from experiments.errors import DivergedError, UsageError
+from experiments.main import call
 from experiments.workdir import Workdir
-from run import call
 from tests.command_line.command import write_measured
 
 WIDTHS = "--grid.model.width=32,64"

@@ -122,13 +122,15 @@ def test_a_lambda_defined_anew_does_not_compile_again(name):
 
 
 def test_no_traced_array_is_kept():
+    """A second trace of the same functions would meet one of the first."""
+
     def loss(weight):
         score = scores.from_function(lambda s, q, k, n: jax.nn.relu(s * weight))
         mask = masks.from_function(lambda q, k: k * jnp.int32(weight > 0) <= q)
         return attend(QUERY, KEY, VALUE, score=score, mask=mask, **TILES["tiled"]).sum()
 
-    with jax.checking_leaks():
-        assert jnp.isfinite(jax.jit(jax.vmap(jax.grad(loss)))(jnp.ones(2))).all()
+    for size in (2, 3):
+        assert jnp.isfinite(jax.jit(jax.vmap(jax.grad(loss)))(jnp.ones(size))).all()
 
 
 @pytest.mark.parametrize("enable_x64", [False, True])
