@@ -359,8 +359,9 @@ def _help(program: str, values: flags.FlagValues) -> str:
     texts["--grid.FIELD"] = "with --mode=sweep: values of a field, as in 1e-3,3e-3"
     # The first line of a file is that of its docstring.
     titles = {path.stem: path.read_text().partition("\n")[0].strip('"') for path in config_files()}
+    command = f"python {program}" if program.endswith(".py") else program
     parts = [
-        f"usage: {program} [--mode=MODE] [--config=CONFIG] [--config.FIELD=VALUE] …",
+        f"usage: {command} [--mode=MODE] [--config=CONFIG] [--config.FIELD=VALUE] …",
         _section("modes", MODES),
         _section("configurations", titles),
         _section("flags", texts),

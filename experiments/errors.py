@@ -10,7 +10,7 @@ __all__ = ["DivergedError", "Stopped", "UsageError", "as_usage_errors", "nearest
 
 
 class UsageError(Exception):
-    """One sentence: what was given, and what is allowed. `run.py` prints it without a traceback."""
+    """One sentence: what was given, and what is allowed, printed without a traceback."""
 
 
 class DivergedError(UsageError, FloatingPointError):

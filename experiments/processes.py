@@ -151,7 +151,7 @@ def exit_process() -> Iterator[None]:
             raise
         if LOST.search(str(error)):
             rank = f"process {jax.process_index()} of {jax.process_count()}"
-            hint = f"run.py: {rank} cannot reach another, which jax names below if it has ended"
+            hint = f"{rank} cannot reach another, which jax names below if it has ended"
             print(hint, file=sys.stderr, flush=True)
             time.sleep(NAMED_SECONDS)
         if not isinstance(error, SystemExit):

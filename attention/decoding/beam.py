@@ -36,7 +36,7 @@ class GNMT:
     alpha: float
 
     def __post_init__(self) -> None:
-        check_number("alpha", self.alpha, at_least=-LARGEST, at_most=LARGEST)
+        check_number("alpha", self.alpha, required=True, at_least=-LARGEST, at_most=LARGEST)
 
     def __call__(self, length: Array) -> Array:
         return ((5 + length) / 6) ** self.alpha
@@ -52,7 +52,7 @@ class Power:
     exponent: float
 
     def __post_init__(self) -> None:
-        check_number("exponent", self.exponent, at_least=-LARGEST, at_most=LARGEST)
+        check_number("exponent", self.exponent, required=True, at_least=-LARGEST, at_most=LARGEST)
 
     def __call__(self, length: Array) -> Array:
         return length**self.exponent
@@ -105,7 +105,7 @@ class Beam:
     keep_width: bool = False
 
     def __post_init__(self) -> None:
-        check_count("num_beams", self.num_beams, at_least=1)
+        check_count("num_beams", self.num_beams, required=True, at_least=1)
         check_count("n_best", self.n_best, at_least=1, at_most=self.num_beams)
         if self.length_penalty is not None and not callable(self.length_penalty):
             raise TypeError(

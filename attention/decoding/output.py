@@ -96,8 +96,9 @@ class StoppingCriteria:
         object.__setattr__(self, "stop", tuple(sequences))
         if () in self.stop:
             raise ValueError("a stop sequence needs at least 1 token, got an empty one")
-        check_count("max_tokens", self.max_tokens, at_least=1)
-        check_count("min_tokens", self.min_tokens, at_least=0, at_most=self.max_tokens)
+        check_count("max_tokens", self.max_tokens, required=True, at_least=1)
+        most = self.max_tokens
+        check_count("min_tokens", self.min_tokens, required=True, at_least=0, at_most=most)
 
     def ends(self, tokens: Array, index: Array) -> Array:
         """Return which answers `[B, *, L]` end with token number `index` `[B]`: bool `[B, *]`."""

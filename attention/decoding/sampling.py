@@ -38,7 +38,7 @@ State = TypeVar("State")
 Observe = Callable[[Any], Any]
 """Maps the result of a step to a pytree with leaves `[B, *]`, which is kept for each token."""
 
-FACTOR = {"at_least": 1e-30, "at_most": 1e30}  # quotients stay far from overflow in float32
+FACTOR = {"required": True, "at_least": 1e-30, "at_most": 1e30}  # no overflow in float32
 
 
 class History(NamedTuple):
@@ -78,7 +78,7 @@ class TopK:
     top_k: int
 
     def __post_init__(self) -> None:
-        check_count("top_k", self.top_k, at_least=1)
+        check_count("top_k", self.top_k, required=True, at_least=1)
 
     def __call__(self, logits: Array, history: History | None = None) -> Array:
         (logits,) = wide(logits)
@@ -94,7 +94,7 @@ class TopP:
     top_p: float
 
     def __post_init__(self) -> None:
-        check_number("top_p", self.top_p, above=0, at_most=1)
+        check_number("top_p", self.top_p, required=True, above=0, at_most=1)
 
     def __call__(self, logits: Array, history: History | None = None) -> Array:
         (logits,) = wide(logits)
@@ -116,7 +116,7 @@ class MinP:
     min_p: float
 
     def __post_init__(self) -> None:
-        check_number("min_p", self.min_p, above=0, at_most=1)
+        check_number("min_p", self.min_p, required=True, above=0, at_most=1)
 
     def __call__(self, logits: Array, history: History | None = None) -> Array:
         (logits,) = wide(logits)
@@ -151,7 +151,7 @@ class NoRepeatNgram:
     size: int
 
     def __post_init__(self) -> None:
-        check_count("the size of an n-gram", self.size, at_least=1)
+        check_count("the size of an n-gram", self.size, required=True, at_least=1)
 
     def __call__(self, logits: Array, history: History) -> Array:
         tokens, length, before = history.tokens, history.length, self.size - 1

@@ -269,9 +269,9 @@ def _cached_mask(mask: Mask | Array, cache: Cache) -> Mask:
     def by_position(leaf: Mask) -> Mask:
         if not isinstance(leaf, FromArray) or leaf.by_position:
             return leaf
-        rows, columns = shape = leaf.array.shape[-2:]
-        if rows != columns or (1 < columns < cache.size and not cache.ring):
-            raise ValueError(f"beside a cache, a mask array needs all positions, got shape {shape}")
+        (rows, columns), size = leaf.array.shape[-2:], cache.size
+        if rows != columns or (1 < columns < size and not cache.ring):
+            raise ValueError(f"beside a cache a mask must be {[size, size]}, got {[rows, columns]}")
         return replace(leaf, by_position=True)
 
     return masks.map_leaves(masks.as_mask(mask), by_position)

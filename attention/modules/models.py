@@ -397,7 +397,7 @@ class EncoderDecoder(DecodingModel):
     @property
     def input_vocab_size(self) -> int | None:
         """Number of source tokens; None if the embedding does not know it."""
-        return self.source_embedding.vocab_size or self.vocab_size
+        return getattr(self.source_embedding, "vocab_size", None) or self.vocab_size
 
     def max_input_length(self, max_tokens: int) -> int | None:
         """Return the largest number of source tokens that `prefill` accepts; None if any."""

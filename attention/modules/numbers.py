@@ -12,24 +12,28 @@ from jax.typing import DTypeLike
 BOUNDS = {"above": operator.gt, "at_least": operator.ge, "at_most": operator.le}
 
 
-def check_number(name: str, value: float | None, **bounds: float | None) -> None:
+def check_number(
+    name: str, value: float | None, *, required: bool = False, **bounds: float | None
+) -> None:
     """Raise a ValueError for a number that is not finite, or outside the bounds in `BOUNDS`.
 
-    None is accepted, also as a bound, and a traced value is not checked.
+    None is accepted, also as a bound, unless `required`; a traced value is not checked.
     """
-    if value is None or isinstance(value, jax.core.Tracer):
+    if (value is None and not required) or isinstance(value, jax.core.Tracer):
         return
+    is_finite = value is not None and math.isfinite(value)
     given = {word: bound for word, bound in bounds.items() if bound is not None}
-    wanted = [] if math.isfinite(value) else ["finite"]
+    wanted = [] if is_finite else ["finite"]
     wanted += [f"{word.replace('_', ' ')} {bound}" for word, bound in given.items()]
-    if not (math.isfinite(value) and all(BOUNDS[word](value, given[word]) for word in given)):
+    if not (is_finite and all(BOUNDS[word](value, given[word]) for word in given)):
         raise ValueError(f"{name} must be {' and '.join(wanted)}, got {value}")
 
 
-def check_count(name: str, value: int | None, **bounds: int) -> None:
-    """Raise a ValueError for a bool, a float or a number outside the bounds; None is accepted."""
-    if isinstance(value, bool) or not isinstance(value, Integral | None):
-        raise ValueError(f"{name} must be an integer, got {value}")
+def check_count(name: str, value: int | None, *, required: bool = False, **bounds: int) -> None:
+    """Raise a ValueError for a bool, a float or a number outside the bounds, as `check_number`."""
+    allowed = Integral if required else Integral | None
+    if isinstance(value, bool) or not isinstance(value, allowed):
+        raise ValueError(f"{name} must be an integer, got {value!r}")
     check_number(name, value, **bounds)
 
 
@@ -67,6 +71,4 @@ def check_dtype(name: str, dtype: DTypeLike | None) -> None:
     with suppress(TypeError):  # of an unknown name
         if dtype is None or jnp.issubdtype(jnp.dtype(dtype), jnp.floating):
             return
-    raise ValueError(
-        f"{name} must be a floating dtype, such as 'bfloat16' or 'float32', got {dtype!r}"
-    )
+    raise ValueError(f"{name} must be a floating dtype, such as 'bfloat16', got {dtype!r}")

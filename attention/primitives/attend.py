@@ -110,7 +110,7 @@ def attend(
             accumulated in float32.
         tile_sizes: queries and keys per tile of the "tiled" implementation.
         implementation: "reference", "tiled", "tokamax" (first-order reverse mode only; needs
-            `pip install ".[kernels]"`), or one of its implementations: "tokamax:mosaic",
+            `pip install "attention-jax[kernels]"`), or one of its: "tokamax:mosaic",
             "tokamax:triton", "tokamax:cudnn", "tokamax:xla_chunked", "tokamax:xla". A name means
             that one, or an error with the reason. By default it is chosen for the arguments and the
             platform that the computation is lowered for; for platforms without a device in this

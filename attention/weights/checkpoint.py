@@ -16,7 +16,7 @@ from jax.typing import DTypeLike
 
 from attention.modules import TransformerConfig
 from attention.modules.context import check_names
-from attention.modules.numbers import check_count
+from attention.modules.numbers import check_count, check_dtype
 from attention.modules.transformer import Layers, unstack_layers
 from attention.primitives.choice import one_of
 from attention.weights.bart import BART, MARIAN
@@ -92,6 +92,7 @@ def load(
         raise ValueError(f"model= is used as it is: it takes no {', '.join(options)}")
     known = [each.name for each in fields(TransformerConfig)]
     check_names("load has no option", options, known, ValueError)
+    check_dtype("param_dtype", param_dtype)
     if param_dtype is not None:
         options |= {"param_dtype": param_dtype}
     folder = Path(folder)
@@ -139,7 +140,7 @@ def save(
             of `load` may change, such as `dropout`, are compared with a `TransformerConfig` only.
             A model that has changed is saved without its config after `model.config = None`.
     """
-    check_count("max_bytes", max_bytes, at_least=1)
+    check_count("max_bytes", max_bytes, required=True, at_least=1)
     if config is None and getattr(model, "source", None):
         config = model.source.settings
     ignored = OPTIONS_OF_LOAD if isinstance(config, Mapping) else ()

@@ -7,6 +7,7 @@ python -m docs.tutorial.notebooks 02    pages with this prefix
 test of each exercise in place of its answer. The pictures are in the notebooks.
 """
 
+import ast
 import os
 import re
 import shutil
@@ -128,18 +129,38 @@ def opening(page: str) -> list[NotebookNode]:
 def read_page(text: str, *, answers: bool = True) -> NotebookNode:
     """Return the cells of a page: its Python blocks, and the text between.
 
-    A folded answer, or its asserts if not `answers`, is hidden after an empty cell to write in.
+    A folded answer, or its test if not `answers`, is hidden after an empty cell to write in. That
+    cell contains the names that the test uses.
     """
     cells, end = [], 0
     for fold in ANSWER.finditer(text):
         cells += _cells(text[end : fold.start()])
-        cells.append(v4.new_code_cell("# Your answer"))
-        tests = map(v4.new_code_cell, ASSERTS.findall(fold[1]))
-        for cell in _cells(fold[1]) if answers else tests:
+        tests = {} if answers else _tests(fold[1], text[: fold.start()])
+        names = sorted(set().union(*tests.values()))
+        cells.append(v4.new_code_cell(f"# Your answer: {', '.join(names)}".removesuffix(": ")))
+        for cell in _cells(fold[1]) if answers else map(v4.new_code_cell, tests):
             cell.metadata.update(HIDDEN)
             cells.append(cell)
         end = fold.end()
     return v4.new_notebook(cells=cells + _cells(text[end:]))
+
+
+def _tests(answer: str, page: str) -> dict[str, set[str]]:
+    """Return the asserts of an answer that test names of its program, with these names."""
+
+    def names(program: str, kind: type[ast.expr_context]) -> set[str]:
+        nodes = [*ast.walk(ast.parse(program))]
+        defined = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+        found = {node.id for node in nodes if isinstance(node, ast.Name) and type(node.ctx) is kind}
+        return found | (defined if kind is ast.Store else set())
+
+    own = names("\n".join(PROGRAM.findall(answer)), ast.Store)
+    own -= names("\n".join(PROGRAM.findall(ANSWER.sub("", page))), ast.Store)
+    tests = {
+        test: own & names(test, ast.Load) - names(test, ast.Store)
+        for test in ASSERTS.findall(answer)
+    }
+    return {test: used for test, used in tests.items() if used}
 
 
 def _cells(text: str) -> list[NotebookNode]:

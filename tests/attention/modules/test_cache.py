@@ -247,8 +247,8 @@ def decode_with_a_second_encoder_output():
 
 ERRORS = {
     "give none beside it": decode_with_a_second_encoder_output,
-    r"needs all positions, got shape \(3, 7\)": lambda: read(3, mask=np.ones((3, 7), bool)),
-    r"needs all positions, got shape \(3, 3\)": lambda: read(3, mask=np.ones((3, 3), bool)),
+    r"must be \[7, 7\], got \[3, 7\]": lambda: read(3, mask=np.ones((3, 7), bool)),
+    r"must be \[7, 7\], got \[3, 3\]": lambda: read(3, mask=np.ones((3, 3), bool)),
     "a cache counts the positions of its tok": lambda: read(positions=np.arange(1)),
     "layer 0: a cache of 7 slots cannot hold 8 tokens": lambda: read(8),
     "a cache of 24 tokens is longer than max_len": lambda: read(size=24),

@@ -56,7 +56,7 @@ def test_failed_write_leaves_the_earlier_checkpoint(tmp_path, monkeypatch):
     weights.save(model_of("llama"), tmp_path, max_bytes=10_000)
     before = contents(tmp_path)
     save_file, calls = files.save_file, []
-    with pytest.raises(ValueError, match="max_bytes must be an integer, got 5GB"):
+    with pytest.raises(ValueError, match="max_bytes must be an integer, got '5GB'"):
         weights.save(model_of("gpt2"), tmp_path / "not made", max_bytes="5GB")
 
     def full_disk(*arguments, **options):

@@ -24,7 +24,7 @@ from experiments.data.toy_language.sentences import (
 )
 
 TINY = ToySizes(train=1_000, validation=20, test=20, compositional=20, longer=20)
-FINGERPRINT = "fdc437e8d98f9ad1"  # of the default corpus: the scores of results/ are of this one
+FINGERPRINT = "fdc437e8d98f9ad1"  # of the default corpus: a change makes new records necessary
 D = phrases.Draft(Random(0))
 JANE = phrases.referring(phrases.phrase("Jane", "Jane"), "f", "il")
 PAUL = phrases.referring(phrases.phrase("Paul", "Paul"), "m", "il")
