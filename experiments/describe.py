@@ -72,7 +72,9 @@ def describe(
         "training": "FLOPs in training",
     }
     head = [f"at a context of {context:,} tokens", *(f"per {kind}" for kind in costs)]
-    rows = [[name, *(f"{cost[key]:,}" for cost in costs.values())] for key, name in names.items()]
+    rows = [
+        [name, *(f"{cost.get(key, 0):,}" for cost in costs.values())] for key, name in names.items()
+    ]
     print(f"\n{aligned([head, *rows])}")
     if published := getattr(config, "published", None):
         print(f"\n{compared(published, total)}")
