@@ -13,11 +13,9 @@ python run.py --mode=sweep --seeds=0,1,2            several seeds, or values of 
 python run.py --help --config=NAME                  modes, configurations, flags and fields
 """
 
-import sys
+from experiments.main import console, main
 
-from experiments.main import main
-from experiments.processes import exit_process
+__all__ = ["main"]
 
 if __name__ == "__main__":
-    with exit_process():
-        sys.exit(main(sys.argv))
+    console()

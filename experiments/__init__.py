@@ -10,7 +10,7 @@ try:
     from experiments.trained import Run
     from experiments.workdir import Workdir
 except ModuleNotFoundError as error:
-    if error.name.partition(".")[0] in ("attention", "configs", "experiments"):
+    if (error.name or "").partition(".")[0] in ("attention", "configs", "experiments"):
         raise
     hint = f'{error}: experiments need an extra: pip install "attention-jax[experiments]"'
     raise ModuleNotFoundError(hint, name=error.name) from error

@@ -102,6 +102,6 @@ def call(command: Command, workdir: Workdir) -> int:
 
 
 def console() -> None:
-    """Run the command `attention`, which does what `python run.py` does."""
+    """Run `python run.py`, or the command `attention`, with the arguments of this process."""
     with exit_process():
         sys.exit(main(sys.argv))
