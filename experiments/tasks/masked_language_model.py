@@ -72,7 +72,9 @@ class MaskedLanguageModeling(Task[MaskedBatch]):
         scores, _ = super().measure(state, split)
         if self.source.has_phenomena and split == "test":
             program = self.learner.apply(
-                lambda model, *batch: model.encode(batch[0], mask=masks.lengths(batch[1])).features
+                lambda model, tokens, lengths: (
+                    model.encode(tokens, mask=masks.lengths(lengths)).features
+                )
             )
 
             def encode(part: str, numbers: Sequence[int]) -> list[np.ndarray]:
