@@ -74,11 +74,10 @@ def _train(place: Path, workdir: str, rank: int, arguments: list[str], patch: st
     log = place / f"{workdir.replace('/', '.')}.{rank}.txt"
     os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 1)
     os.dup2(1, 2)
-    import run
     from experiments import train as command
+    from experiments.main import console
 
     command.measure = command.draw_learning_curve = lambda *_: None
     exec(patch, {})
     sys.argv = ["run.py", *arguments]
-    with run.exit_process():
-        sys.exit(run.main(sys.argv))
+    console()

@@ -57,7 +57,7 @@ def connected(monkeypatch):
 
 def test_error_that_resembles_a_lost_process_has_its_traceback(connected, monkeypatch, capsys):
     monkeypatch.setattr("experiments.processes.NAMED_SECONDS", 0)
-    with run.exit_process():
+    with processes.exit_process():
         raise RuntimeError("NCCL: invalid usage")
     error = capsys.readouterr().err
     assert connected == [1] and "process 0 of 1 cannot reach another" in error
