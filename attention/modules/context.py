@@ -206,10 +206,7 @@ OTHER_NAMES = {
 
 
 def check_names(
-    sentence: str,
-    given: Iterable[str],
-    known: Iterable[str],
-    error: type[Exception] = TypeError,
+    sentence: str, given: Iterable[str], known: Iterable[str], error: type[Exception] = TypeError
 ) -> None:
     """Raise an error for a name that is not known: the sentence, the name, and the nearest one."""
     for name in given:

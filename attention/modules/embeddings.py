@@ -209,11 +209,7 @@ class PatchEmbedding(nnx.Module):
 
     @classmethod
     def from_config(
-        cls,
-        config: TransformerConfig,
-        *,
-        rngs: nnx.Rngs,
-        **sizes: Any,  # noqa: ANN401 - of several types
+        cls, config: TransformerConfig, *, rngs: nnx.Rngs, **sizes: object
     ) -> "PatchEmbedding":
         """Make the embedding of a Transformer; the sizes are `image_shape` and `patch_size`.
 
@@ -256,9 +252,7 @@ def patches(images: Array, size: int) -> Array:
 
 
 def add_positions(
-    vectors: Array,
-    encoding: Callable[[Array, int], Array] | None,
-    positions: Array | None = None,
+    vectors: Array, encoding: Callable[[Array, int], Array] | None, positions: Array | None = None
 ) -> Array:
     """Add the encoding of positions `[..., T]`, counted from 0 by default, to `[..., T, D]`."""
     if encoding is None:

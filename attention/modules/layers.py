@@ -43,10 +43,7 @@ def named(name: str, given: Any, title: str, registry: Mapping[str, Any]) -> Any
 
 
 def dot_general(
-    inputs: Array,
-    kernel: Array,
-    dimension_numbers: DotDimensionNumbers,
-    **options: Any,  # noqa: ANN401 - of several types
+    inputs: Array, kernel: Array, dimension_numbers: DotDimensionNumbers, **options: object
 ) -> Array:
     """Compute `jax.lax.dot_general` of the last axes of inputs as a product of two matrices.
 
@@ -72,9 +69,7 @@ def dot_general(
 
 
 def linear(
-    inputs: Mapping[str, int],
-    outputs: Mapping[str, int],
-    **options: Any,  # noqa: ANN401 - of several types
+    inputs: Mapping[str, int], outputs: Mapping[str, int], **options: object
 ) -> nnx.LinearGeneral:
     """Make a linear layer over named axes.
 

@@ -1,7 +1,7 @@
 """Models: embed, map with stacks, and score a vocabulary or classes."""
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import KW_ONLY, dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any, Self
 
@@ -23,6 +23,7 @@ from attention.modules.context import (
 )
 from attention.modules.embeddings import Embedding, make_output
 from attention.modules.layers import activation_of, linear, make_table, named, split_rng
+from attention.modules.numbers import check_count
 from attention.modules.transformer import Decoder, DecoderCache, Encoder, MakeLayer, next_positions
 from attention.primitives import masks
 from attention.primitives.cache import Constant
@@ -32,23 +33,47 @@ from attention.primitives.masks import Mask
 class Model(nnx.Module):
     """Embed inputs, map them with a stack, and score the features.
 
+    A model is made from a config, sizes and `rngs`, or of layers, by the names of its attributes. A
+    layer beside a config replaces that of the config, and the attribute `config` is then None.
+
     Options of calls are the fields of `Context`, and raise a TypeError for others. For tokens they
     include `embedding_positions` `[..., T]`, of the embeddings alone; None for the `positions`.
     Texts packed into a row need them, because the masks count all tokens of the row.
 
     An `rng` turns dropout on. After `model.train()` of nnx, a model with dropout raises a
     ValueError without it. Without a mask or lengths padding is attended to.
-
-    The attribute `config` is that of `from_config`, or None for layers that it does not describe.
     """
 
     config: Any = None
     deterministic = True  # `train` of nnx sets it to False
 
-    def _keep(self, config: object, *make_layer: MakeLayer | None) -> Self:
-        """Return this model with the config that it was made from, unless other layers were."""
-        self.config = None if any(make_layer) else config
-        return self
+    @classmethod
+    def from_config(cls, config: object, *layers: object, **options: object) -> Self:
+        """Make a model from a config, as the class itself does."""
+        return cls(config, *layers, **options)
+
+    def _assemble(
+        self,
+        make: dict[str, Callable[..., Any]],
+        given: dict[str, Any],
+        config: object,
+        rngs: nnx.Rngs | None,
+        *make_layer: MakeLayer | None,
+        **sizes: int | None,
+    ) -> None:
+        """Set each layer by name: to the given one, or to what its function makes of a config."""
+        check_names("a model has no argument", given, make)
+        for name, size in {} if config is None else sizes.items():
+            check_count(name, size, required=True, at_least=1)
+        if config is not None and not isinstance(rngs, nnx.Rngs):
+            raise TypeError(f"rngs must be an nnx.Rngs, got {type(rngs).__name__}")
+        for name, build in make.items():
+            is_given = config is None or name in given
+            layer = given.get(name) if is_given else build(config, rngs=rngs)
+            if layer is None and not hasattr(self, name):
+                raise TypeError(f"{type(self).__name__} got no {name}, and no config that makes it")
+            setattr(self, name, layer)
+        self.config = None if any(make_layer) or given else config
 
     def _context(self, options: dict[str, Any]) -> Context:
         check_names("a model has no argument", options, [each.name for each in fields(Context)])
@@ -88,6 +113,8 @@ class DecodingModel(Model):
 
     is_prompted = True  # whether `prefill` reads the beginning of the target
     target_embedding: Embedding  # of the tokens of the decoder
+    decoder: Decoder
+    output: Callable[[Array], Array] | None = None
 
     @property
     def vocab_size(self) -> int | None:
@@ -108,7 +135,6 @@ class DecodingModel(Model):
         return self.decoder.new_cache(CacheSpec(batch=tuple(batch), size=size, **options))
 
 
-@dataclass(eq=False, repr=False)
 class LanguageModel(DecodingModel):
     """Embed tokens, map them with a causal decoder, and score the next token (GPT).
 
@@ -119,20 +145,25 @@ class LanguageModel(DecodingModel):
     """
 
     embedding: Embedding
-    decoder: Decoder
-    _: KW_ONLY
-    output: Callable[[Array], Array] | None = None
 
-    @classmethod
-    def from_config(
-        cls, config: TransformerConfig, *, vocab_size: int, rngs: nnx.Rngs, **options: object
-    ) -> Self:
-        """Make a Transformer; the options are those of `Decoder.from_config`."""
-        return cls(
-            Embedding.from_config(vocab_size, config, rngs=rngs),
-            Decoder.from_config(config, cross=False, rngs=rngs, **options),
-            output=make_output(config, vocab_size, rngs),
-        )._keep(config, options.get("make_layer"))
+    def __init__(
+        self,
+        config: TransformerConfig | None = None,
+        *,
+        vocab_size: int | None = None,
+        rngs: nnx.Rngs | None = None,
+        make_layer: MakeLayer | None = None,
+        causal: bool = True,
+        **layers: object,
+    ) -> None:
+        """Make a Transformer, with `make_layer` and `causal` of `Decoder`, or a model of layers."""
+        options = {"cross": False, "causal": causal, "make_layer": make_layer}
+        make = {
+            "embedding": partial(Embedding.from_config, vocab_size),
+            "decoder": partial(Decoder.from_config, **options),
+            "output": lambda config, rngs: make_output(config, vocab_size, rngs),
+        }
+        self._assemble(make, layers, config, rngs, make_layer, vocab_size=vocab_size)
 
     def decode(self, tokens: Array, **options: object) -> Output:
         """Map tokens `[..., T]` to features `[..., T, D]` for `logits`.
@@ -195,7 +226,6 @@ class PredictionHead(nnx.Module):
         return self.norm(activation_of(self.activation)(self.linear(features)))
 
 
-@dataclass(eq=False, repr=False)
 class MaskedLanguageModel(Model):
     """Embed tokens, encode them, and score each position (Devlin et al. 2019, section 3.1).
 
@@ -208,27 +238,27 @@ class MaskedLanguageModel(Model):
 
     embedding: Embedding
     encoder: Encoder
-    _: KW_ONLY
     head: Callable[[Array], Array] | None = None
     output: Callable[[Array], Array] | None = None
 
-    @classmethod
-    def from_config(
-        cls,
-        config: TransformerConfig,
+    def __init__(
+        self,
+        config: TransformerConfig | None = None,
         *,
-        vocab_size: int,
-        rngs: nnx.Rngs,
+        vocab_size: int | None = None,
+        rngs: nnx.Rngs | None = None,
+        make_layer: MakeLayer | None = None,
         has_head: bool = False,
-        **options: object,
-    ) -> Self:
-        """Make a Transformer, with a `PredictionHead` if `has_head`; options as of `Encoder`."""
-        return cls(
-            Embedding.from_config(vocab_size, config, rngs=rngs),
-            Encoder.from_config(config, rngs=rngs, **options),
-            head=PredictionHead(config, rngs=rngs) if has_head else None,
-            output=make_output(config, vocab_size, rngs),
-        )._keep(config, options.get("make_layer"))
+        **layers: object,
+    ) -> None:
+        """Make a Transformer, with a `PredictionHead` if `has_head`, or a model of layers."""
+        make = {
+            "embedding": partial(Embedding.from_config, vocab_size),
+            "encoder": partial(Encoder.from_config, make_layer=make_layer),
+            "head": lambda config, rngs: PredictionHead(config, rngs=rngs) if has_head else None,
+            "output": lambda config, rngs: make_output(config, vocab_size, rngs),
+        }
+        self._assemble(make, layers, config, rngs, make_layer, vocab_size=vocab_size)
 
     def encode(
         self, tokens: Array, *, token_types: Array | None = None, **options: object
@@ -279,7 +309,6 @@ def source_padding(mask: Mask | ArrayLike | None, lengths: ArrayLike | None) -> 
     )
 
 
-@dataclass(eq=False, repr=False)
 class EncoderDecoder(DecodingModel):
     """Encode a source, and score each next target token with a decoder (Vaswani et al. 2017).
 
@@ -293,43 +322,45 @@ class EncoderDecoder(DecodingModel):
 
     source_embedding: Embedding
     encoder: Encoder
-    target_embedding: Embedding
-    decoder: Decoder
-    _: KW_ONLY
-    output: Callable[[Array], Array] | None = None
 
     is_prompted = False  # `prefill` reads a source, not the beginning of the target
 
-    @classmethod
-    def from_config(
-        cls,
-        config: TransformerConfig,
+    def __init__(
+        self,
+        config: TransformerConfig | None = None,
         *,
-        source_vocab_size: int,
-        target_vocab_size: int,
-        rngs: nnx.Rngs,
+        source_vocab_size: int | None = None,
+        target_vocab_size: int | None = None,
+        rngs: nnx.Rngs | None = None,
         make_encoder_layer: MakeLayer | None = None,
         make_decoder_layer: MakeLayer | None = None,
-    ) -> Self:
-        """Make a Transformer.
+        **layers: object,
+    ) -> None:
+        """Make a Transformer, or a model of layers.
 
         With tie="all" or "embeddings" source and target have one token table, and must have one
         vocabulary; learned positions are separate.
         """
-        is_shared = config.tie in ("all", "embeddings")
-        if is_shared and source_vocab_size != target_vocab_size:
-            raise ValueError(
-                f"tie={config.tie!r} needs one vocabulary, got {source_vocab_size} source and "
-                f"{target_vocab_size} target words: use tie='output' or 'none'"
-            )
-        own_vocab_size = None if is_shared else source_vocab_size
-        return cls(
-            Embedding.from_config(own_vocab_size, replace(config, output_bias=False), rngs=rngs),
-            Encoder.from_config(config, rngs=rngs, make_layer=make_encoder_layer),
-            Embedding.from_config(target_vocab_size, config, rngs=rngs),
-            Decoder.from_config(config, rngs=rngs, make_layer=make_decoder_layer),
-            output=make_output(config, target_vocab_size, rngs),
-        )._keep(config, make_encoder_layer, make_decoder_layer)
+
+        def make_source_embedding(config: TransformerConfig, rngs: nnx.Rngs) -> Embedding:
+            is_shared = config.tie in ("all", "embeddings")
+            if is_shared and source_vocab_size != target_vocab_size:
+                raise ValueError(
+                    f"tie={config.tie!r} needs one vocabulary, got {source_vocab_size} source and "
+                    f"{target_vocab_size} target words: use tie='output' or 'none'"
+                )
+            size = None if is_shared else source_vocab_size
+            return Embedding.from_config(size, replace(config, output_bias=False), rngs=rngs)
+
+        make = {
+            "source_embedding": make_source_embedding,
+            "encoder": partial(Encoder.from_config, make_layer=make_encoder_layer),
+            "target_embedding": partial(Embedding.from_config, target_vocab_size),
+            "decoder": partial(Decoder.from_config, make_layer=make_decoder_layer),
+            "output": lambda config, rngs: make_output(config, target_vocab_size, rngs),
+        }
+        sizes = {"source_vocab_size": source_vocab_size, "target_vocab_size": target_vocab_size}
+        self._assemble(make, layers, config, rngs, make_encoder_layer, make_decoder_layer, **sizes)
 
     def encode(self, source: Array, **options: object) -> Output:
         """Map source tokens `[..., S]` to features `[..., S, D]`, the encoder output."""
@@ -461,7 +492,6 @@ class ClassToken(nnx.Module):
 
     def __call__(self, features: Array, lengths: Array | None) -> Array:
         """Map `[..., 1 + S, D]` to `[..., D]`."""
-        del lengths
         return features[..., 0, :]
 
 
@@ -472,7 +502,6 @@ POOLINGS: dict[str, Callable[..., Any]] = {
 }
 
 
-@dataclass(eq=False, repr=False)
 class Classifier(Model):
     """Embed inputs, encode them, pool the features, and score classes.
 
@@ -489,26 +518,36 @@ class Classifier(Model):
     pooling: MeanPooling | ClassToken
     output: Callable[[Array], Array]
 
-    @classmethod
-    def from_config(
-        cls,
-        config: TransformerConfig,
-        embedding: Callable[..., Array],
+    def __init__(
+        self,
+        config: TransformerConfig | None = None,
+        embedding: Callable[..., Array] | None = None,
         *,
-        num_classes: int,
-        pooling: str | Callable[..., Any] = "mean",
-        rngs: nnx.Rngs,
+        num_classes: int | None = None,
+        rngs: nnx.Rngs | None = None,
         make_layer: MakeLayer | None = None,
-    ) -> Self:
-        """Make the encoder of a config, a pooling of `POOLINGS` or like those, and an output."""
-        make_pooling = named("pooling", pooling, "POOLINGS", POOLINGS)
-        given = {"param_dtype": config.param_dtype, "rngs": rngs}
-        return cls(
-            embedding,
-            Encoder.from_config(config, rngs=rngs, make_layer=make_layer),
-            make_pooling(config.width, **given),
-            linear({"embed": config.width}, {"classes": num_classes}, dtype=config.dtype, **given),
-        )._keep(config, make_layer)
+        pooling: str | Callable[..., Any] = "mean",
+        **layers: object,
+    ) -> None:
+        """Make a model of an embedding and a config (`pooling` of `POOLINGS`), or of layers."""
+        layers |= {"pooling": pooling} if isinstance(pooling, nnx.Module) else {}
+        layers |= {"embedding": embedding} if config is None else {}
+
+        def make_pooling(config: TransformerConfig, rngs: nnx.Rngs) -> nnx.Module:
+            build = named("pooling", pooling, "POOLINGS", POOLINGS)
+            return build(config.width, param_dtype=config.param_dtype, rngs=rngs)
+
+        def make_scores(config: TransformerConfig, rngs: nnx.Rngs) -> nnx.LinearGeneral:
+            options = {"dtype": config.dtype, "param_dtype": config.param_dtype, "rngs": rngs}
+            return linear({"embed": config.width}, {"classes": num_classes}, **options)
+
+        make = {
+            "embedding": lambda config, rngs: embedding,
+            "encoder": partial(Encoder.from_config, make_layer=make_layer),
+            "pooling": make_pooling,
+            "output": make_scores,
+        }
+        self._assemble(make, layers, config, rngs, make_layer, num_classes=num_classes)
 
     def __call__(self, inputs: Array, **options: Any) -> Output:  # noqa: ANN401 - of several types
         """Score the classes of what the embedding takes: an output with logits `[..., C]`.

@@ -64,12 +64,7 @@ class LearnedPositions(nnx.Module):
     """A table with a vector for each position (Gehring et al. 2017)."""
 
     def __init__(
-        self,
-        max_length: int,
-        width: int,
-        *,
-        scale: float | str = "sqrt_width",
-        **options: Any,  # noqa: ANN401 - of several types
+        self, max_length: int, width: int, *, scale: float | str = "sqrt_width", **options: object
     ) -> None:
         """Make the table.
 
@@ -85,7 +80,6 @@ class LearnedPositions(nnx.Module):
 
     def __call__(self, positions: Array, width: int) -> Array:
         """Return the vectors `[..., T, D]` of positions `[..., T]`."""
-        del width
         return take_rows(self.table[...], positions) * self.scale
 
 
@@ -106,12 +100,7 @@ class RelativeScores(nnx.Module):
     """A learned bias per head and bucket of the distance, shared by the layers of a stack."""
 
     def __init__(
-        self,
-        num_heads: int,
-        relative: Relative = Relative(),
-        *,
-        causal: bool,
-        **options: Any,  # noqa: ANN401 - of several types
+        self, num_heads: int, relative: Relative = Relative(), *, causal: bool, **options: object
     ) -> None:
         """Make the table, as `make_table`; a causal one has no buckets for keys after the query."""
         init = nnx.initializers.normal(num_heads**-0.5)

@@ -79,12 +79,7 @@ class RecurrentEncoder(nnx.Module):
 
 
 def make_cell(
-    cell: Cell,
-    width: int,
-    hidden: int,
-    *,
-    param_dtype: DTypeLike = jnp.float32,
-    **options: object,
+    cell: Cell, width: int, hidden: int, *, param_dtype: DTypeLike = jnp.float32, **options: object
 ) -> nnx.RNNCellBase:
     """Make a cell and name the axes of its parameters, as `linear` does.
 
@@ -407,35 +402,32 @@ class RecurrentConfig:
 class RecurrentEncoderDecoder(EncoderDecoder):
     """An `EncoderDecoder` of a bidirectional recurrent encoder and a recurrent decoder."""
 
-    @classmethod
-    def from_config(
-        cls,
+    def __init__(
+        self,
         config: RecurrentConfig,
         *,
         source_vocab_size: int,
         target_vocab_size: int,
         rngs: nnx.Rngs,
-    ) -> "RecurrentEncoderDecoder":
-        """Make the model of a config."""
+        **layers: object,
+    ) -> None:
+        """Make the model of a config; layers of `EncoderDecoder` replace its own."""
         width, hidden, cell = config.embedding_width, config.hidden, CELLS[config.cell]
         make_attention, make_step = ATTENTIONS[config.attention]
         options = {"dtype": config.dtype, "param_dtype": config.param_dtype, "rngs": rngs}
         limits = {"max_length": config.max_length, "dropout": config.dropout}
-        source_embedding = Embedding(source_vocab_size, width, **limits, **options)
-        encoder = RecurrentEncoder(width, hidden, cell=cell, **options)
-        target_embedding = Embedding(target_vocab_size, width, **limits, **options)
+        made = {"source_embedding": Embedding(source_vocab_size, width, **limits, **options)}
+        made["encoder"] = RecurrentEncoder(width, hidden, cell=cell, **options)
+        made["target_embedding"] = Embedding(target_vocab_size, width, **limits, **options)
         summary = linear({"embed": 2 * hidden}, {"hidden": hidden}, **options)
         attention = make_attention and make_attention(hidden, 2 * hidden, **options)
         context_width = 2 * hidden if attention else hidden
         step = make_step(width, hidden, context_width, cell=cell, **options)
         sizes = {"embed": step.features_width}, {"vocab": target_vocab_size}
-        return cls(
-            source_embedding,
-            encoder,
-            target_embedding,
-            RecurrentDecoder(summary, attention, step),
-            output=linear(*sizes, **options),
-        )._keep(config)
+        made["decoder"] = RecurrentDecoder(summary, attention, step)
+        made["output"] = linear(*sizes, **options)
+        super().__init__(**(made | layers))
+        self.config = None if layers else config
 
 
 class RecurrentLayer(nnx.Module):

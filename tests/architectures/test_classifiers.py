@@ -42,10 +42,10 @@ def vit(rngs):
     patches = {"image_shape": (8, 8, 1), "patch_size": 2, "positions": positions}
     layers = modules.Layers(vit_layer, 2, rngs=rngs)
     return modules.Classifier(
-        modules.PatchEmbedding(WIDTH, **patches, rngs=rngs),
-        modules.Encoder(layers, norm=modules.layer_norm(WIDTH, rngs=rngs)),
-        modules.ClassToken(WIDTH, rngs=rngs),
-        modules.linear({"embed": WIDTH}, {"classes": NUM_CLASSES}, rngs=rngs),
+        embedding=modules.PatchEmbedding(WIDTH, **patches, rngs=rngs),
+        encoder=modules.Encoder(layers, norm=modules.layer_norm(WIDTH, rngs=rngs)),
+        pooling=modules.ClassToken(WIDTH, rngs=rngs),
+        output=modules.linear({"embed": WIDTH}, {"classes": NUM_CLASSES}, rngs=rngs),
     )
 
 

@@ -29,7 +29,7 @@ def t5(rngs):
         positions="relative",
         relative={"num_buckets": 8, "max_distance": 16},
     )
-    return modules.EncoderDecoder.from_config(config, **SIZES, rngs=rngs)
+    return modules.EncoderDecoder(config, **SIZES, rngs=rngs)
 
 
 def cross_attention_in_every_second_layer(rngs):
@@ -40,9 +40,7 @@ def cross_attention_in_every_second_layer(rngs):
     def make_layer(index, rngs):
         return modules.transformer_block(config, cross=index % 2 == 1, rngs=rngs)
 
-    return modules.EncoderDecoder.from_config(
-        config, **SIZES, make_decoder_layer=make_layer, rngs=rngs
-    )
+    return modules.EncoderDecoder(config, **SIZES, make_decoder_layer=make_layer, rngs=rngs)
 
 
 def shifted(target):

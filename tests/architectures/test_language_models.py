@@ -42,9 +42,8 @@ def local_or_global_layer(index, rngs):
 def local_and_global(rngs):
     layers = modules.Layers(local_or_global_layer, 2, rngs=rngs)
     decoder = modules.Decoder(layers, norm=modules.rms_norm(WIDTH, rngs=rngs))
-    return modules.LanguageModel(
-        modules.Embedding(VOCAB, WIDTH, logit_softcap=30.0, rngs=rngs), decoder
-    )
+    embedding = modules.Embedding(VOCAB, WIDTH, logit_softcap=30.0, rngs=rngs)
+    return modules.LanguageModel(embedding=embedding, decoder=decoder)
 
 
 class Recurrence(nnx.Module):
@@ -88,7 +87,8 @@ def hybrid(rngs):
     layers = modules.Layers(attention_or_recurrence, 6, rngs=rngs)
     assert layers.period == 3  # scanned in groups of three
     decoder = modules.Decoder(layers, norm=modules.rms_norm(WIDTH, rngs=rngs))
-    return modules.LanguageModel(modules.Embedding(VOCAB, WIDTH, rngs=rngs), decoder)
+    embedding = modules.Embedding(VOCAB, WIDTH, rngs=rngs)
+    return modules.LanguageModel(embedding=embedding, decoder=decoder)
 
 
 class Experts(nnx.Module):
@@ -124,7 +124,7 @@ def mixture_of_experts(rngs):
     config = modules.TransformerConfig(
         width=WIDTH, hidden=32, decoder_layers=2, per_layer=[{}, experts]
     )
-    return modules.LanguageModel.from_config(config, vocab_size=VOCAB, rngs=rngs)
+    return modules.LanguageModel(config, vocab_size=VOCAB, rngs=rngs)
 
 
 def next_token_loss(model, rng, tokens):

@@ -205,7 +205,5 @@ def test_a_published_recurrent_model():
     """bentrevett/pytorch-seq2seq has 20,518,917; its GRUs have a second bias of 3·F each."""
     config = RecurrentConfig(embedding_width=256, hidden=512, attention="additive")
     sizes = {"source_vocab_size": 7855, "target_vocab_size": 5893}
-    model = jax.eval_shape(
-        lambda: RecurrentEncoderDecoder.from_config(config, **sizes, rngs=nnx.Rngs(0))
-    )
+    model = jax.eval_shape(lambda: RecurrentEncoderDecoder(config, **sizes, rngs=nnx.Rngs(0)))
     assert count(model) == 20_518_917 - 3 * (3 * 512)

@@ -378,12 +378,8 @@ MODELS = {
         "features: [..., 1 + S, D], lengths: int32 [...] -> [..., D]",
     ),
     "Classifier": module(
-        lambda rngs: modules.Classifier.from_config(
-            config(),
-            Embedding(V, D, rngs=rngs),
-            num_classes=C,
-            pooling="class_token",
-            rngs=rngs,
+        lambda rngs: modules.Classifier(
+            config(), Embedding(V, D, rngs=rngs), num_classes=C, pooling="class_token", rngs=rngs
         ),
         "inputs: int32 [..., S], lengths: int32 [...]",
         returning=("weights", "hidden_states"),
@@ -395,9 +391,7 @@ MODELS = {
         },
     ),
     "Classifier: images": module(
-        lambda rngs: modules.Classifier.from_config(
-            config(), patch_embedding(rngs), num_classes=C, rngs=rngs
-        ),
+        lambda rngs: modules.Classifier(config(), patch_embedding(rngs), num_classes=C, rngs=rngs),
         "inputs: [..., 3*T, 3*S, 2] -> logits: [..., C], features: [..., T*S, D]",
     ),
     "EncoderDecoder": module(

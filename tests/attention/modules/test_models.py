@@ -50,7 +50,22 @@ def test_nnx_prints_a_model_and_makes_another(kind, capsys):
     nnx.display(model)
     assert "query=LinearGeneral" in capsys.readouterr().out
     config = TransformerConfig(width=8, num_heads=2)
-    jax.eval_shape(lambda: LanguageModel.from_config(config, vocab_size=V, rngs=nnx.Rngs(0)))
+    jax.eval_shape(lambda: LanguageModel(config, vocab_size=V, rngs=nnx.Rngs(0)))
+
+
+def test_a_layer_replaces_that_of_the_config():
+    make = functools.partial(LanguageModel, TransformerConfig(decoder_layers=1), vocab_size=V)
+    other = jax.jit(lambda: make(rngs=nnx.Rngs(0)))()
+    mixed = make(rngs=nnx.Rngs(1), decoder=other.decoder)
+    assert (mixed.decoder, mixed.config) == (other.decoder, None)
+    model = LanguageModel(embedding=other.embedding, decoder=other.decoder)
+    assert_close(call(model, TOKENS).logits, call(other, TOKENS).logits)
+    with pytest.raises(ValueError, match="vocab_size must be an integer, got None"):
+        make(vocab_size=None, rngs=nnx.Rngs(0))
+    with pytest.raises(TypeError, match=r"rngs must be an nnx\.Rngs, got int"):
+        make(rngs=0)
+    with pytest.raises(TypeError, match="LanguageModel got no embedding, and no config"):
+        LanguageModel(vocab_size=V)
 
 
 def test_a_model_keeps_its_config():

@@ -118,9 +118,8 @@ def test_each_axis_of_each_parameter_has_the_name_of_its_size(unstack):
 @pytest.mark.parametrize("attention", ATTENTIONS)
 def test_every_parameter_of_a_recurrent_model_has_axis_names(cell, attention):
     config = RecurrentConfig(cell=cell, attention=attention)
-    build = RecurrentEncoderDecoder.from_config
     sizes = {"source_vocab_size": 19, "target_vocab_size": 17}
-    model = jax.eval_shape(lambda: build(config, **sizes, rngs=nnx.Rngs(0)))
+    model = jax.eval_shape(lambda: RecurrentEncoderDecoder(config, **sizes, rngs=nnx.Rngs(0)))
     for path, parameter in nnx.to_flat_state(nnx.state(model, nnx.Param)):
         axes = parameter.get_metadata().get("axes", ())
         assert len(axes) == parameter.ndim, path
