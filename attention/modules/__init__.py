@@ -7,7 +7,7 @@ argument turns dropout on for that call. Layers, unlike models and stacks, ignor
 A sublayer is any callable `sublayer(inputs [..., T, D])`, or one with a parameter `context` that
 receives the mask, the encoder output, the cache and the other fields of `Context`. It returns
 features or an `Output`. `Residual` connects a sublayer, `Block` joins sublayers by name, and
-`Layers` stacks layers of any kind; `from_config` of the models assembles the usual ones.
+`Layers` stacks layers of any kind; a model of a config has the usual ones.
 """
 
 from attention.modules.attention import Attention as Attention
