@@ -264,10 +264,10 @@ def add_positions(
 
 
 def make_output(
-    config: TransformerConfig, vocab_size: int, rngs: nnx.Rngs
+    config: TransformerConfig | None, vocab_size: int | None, rngs: nnx.Rngs | None
 ) -> nnx.LinearGeneral | None:
     """Make the layer that scores the vocabulary, None if the embedding does (`config.tie`)."""
-    if config.tie in ("output", "all"):
+    if config is None or config.tie in ("output", "all"):
         return None
     options = {"use_bias": config.output_bias} | config.linear_options(rngs)
     return linear({"embed": config.width}, {"vocab": vocab_size}, **options)

@@ -48,32 +48,27 @@ class Model(nnx.Module):
     deterministic = True  # `train` of nnx sets it to False
 
     @classmethod
-    def from_config(cls, config: object, *layers: object, **options: object) -> Self:
+    def from_config(cls, config: object, *embedding: object, **options: object) -> Self:
         """Make a model from a config, as the class itself does."""
-        return cls(config, *layers, **options)
+        return cls(config, *embedding, **options)
 
-    def _assemble(
+    def _keep_config(
         self,
-        make: dict[str, Callable[..., Any]],
-        given: dict[str, Any],
         config: object,
-        rngs: nnx.Rngs | None,
-        *make_layer: MakeLayer | None,
+        rngs: object,
+        layers: dict[str, object],
+        *others: object,
         **sizes: int | None,
     ) -> None:
-        """Set each layer by name: to the given one, or to what its function makes of a config."""
-        check_names("a model has no argument", given, make)
-        for name, size in {} if config is None else sizes.items():
-            check_count(name, size, required=True, at_least=1)
+        """Keep the config if all layers are its own; raise an error if it cannot make them."""
+        if config is None and None in layers.values():
+            raise TypeError(f"{type(self).__name__} needs a config, or {' and '.join(layers)}")
         if config is not None and not isinstance(rngs, nnx.Rngs):
             raise TypeError(f"rngs must be an nnx.Rngs, got {type(rngs).__name__}")
-        for name, build in make.items():
-            is_given = config is None or name in given
-            layer = given.get(name) if is_given else build(config, rngs=rngs)
-            if layer is None and not hasattr(self, name):
-                raise TypeError(f"{type(self).__name__} got no {name}, and no config that makes it")
-            setattr(self, name, layer)
-        self.config = None if any(make_layer) or given else config
+        for name, size in sizes.items():
+            check_count(name, size, required=config is not None, at_least=1)
+        is_own = all(each is None for each in (*layers.values(), *others))
+        self.config = config if is_own else None
 
     def _context(self, options: dict[str, Any]) -> Context:
         check_names("a model has no argument", options, [each.name for each in fields(Context)])
@@ -144,26 +139,24 @@ class LanguageModel(DecodingModel):
         output: maps features to scores of the vocabulary; None for the embedding.
     """
 
-    embedding: Embedding
-
     def __init__(
         self,
         config: TransformerConfig | None = None,
         *,
         vocab_size: int | None = None,
         rngs: nnx.Rngs | None = None,
-        make_layer: MakeLayer | None = None,
-        causal: bool = True,
-        **layers: object,
+        embedding: Embedding | None = None,
+        decoder: Decoder | None = None,
+        output: Callable[[Array], Array] | None = None,
+        **options: Any,  # noqa: ANN401 - of several types
     ) -> None:
-        """Make a Transformer, with `make_layer` and `causal` of `Decoder`, or a model of layers."""
-        options = {"cross": False, "causal": causal, "make_layer": make_layer}
-        make = {
-            "embedding": partial(Embedding.from_config, vocab_size),
-            "decoder": partial(Decoder.from_config, **options),
-            "output": lambda config, rngs: make_output(config, vocab_size, rngs),
-        }
-        self._assemble(make, layers, config, rngs, make_layer, vocab_size=vocab_size)
+        """Make a Transformer, or a model of layers; options are those of `Decoder.from_config`."""
+        layers = {"embedding": embedding, "decoder": decoder}
+        others = output, options.get("make_layer")
+        self._keep_config(config, rngs, layers, *others, vocab_size=vocab_size)
+        self.embedding = embedding or Embedding.from_config(vocab_size, config, rngs=rngs)
+        self.decoder = decoder or Decoder.from_config(config, cross=False, rngs=rngs, **options)
+        self.output = output or make_output(config, vocab_size, rngs)
 
     def decode(self, tokens: Array, **options: object) -> Output:
         """Map tokens `[..., T]` to features `[..., T, D]` for `logits`.
@@ -236,29 +229,30 @@ class MaskedLanguageModel(Model):
         output: maps features to scores of the vocabulary; None for the embedding.
     """
 
-    embedding: Embedding
-    encoder: Encoder
-    head: Callable[[Array], Array] | None = None
-    output: Callable[[Array], Array] | None = None
-
     def __init__(
         self,
         config: TransformerConfig | None = None,
         *,
         vocab_size: int | None = None,
         rngs: nnx.Rngs | None = None,
-        make_layer: MakeLayer | None = None,
+        embedding: Embedding | None = None,
+        encoder: Encoder | None = None,
+        head: Callable[[Array], Array] | None = None,
+        output: Callable[[Array], Array] | None = None,
         has_head: bool = False,
-        **layers: object,
+        **options: Any,  # noqa: ANN401 - of several types
     ) -> None:
-        """Make a Transformer, with a `PredictionHead` if `has_head`, or a model of layers."""
-        make = {
-            "embedding": partial(Embedding.from_config, vocab_size),
-            "encoder": partial(Encoder.from_config, make_layer=make_layer),
-            "head": lambda config, rngs: PredictionHead(config, rngs=rngs) if has_head else None,
-            "output": lambda config, rngs: make_output(config, vocab_size, rngs),
-        }
-        self._assemble(make, layers, config, rngs, make_layer, vocab_size=vocab_size)
+        """Make a Transformer, with a `PredictionHead` if `has_head`, or a model of layers.
+
+        The options are those of `Encoder.from_config`.
+        """
+        layers = {"embedding": embedding, "encoder": encoder}
+        others = head, output, options.get("make_layer")
+        self._keep_config(config, rngs, layers, *others, vocab_size=vocab_size)
+        self.embedding = embedding or Embedding.from_config(vocab_size, config, rngs=rngs)
+        self.encoder = encoder or Encoder.from_config(config, rngs=rngs, **options)
+        self.head = PredictionHead(config, rngs=rngs) if has_head else head
+        self.output = output or make_output(config, vocab_size, rngs)
 
     def encode(
         self, tokens: Array, *, token_types: Array | None = None, **options: object
@@ -320,9 +314,6 @@ class EncoderDecoder(DecodingModel):
         output: maps features to scores of the vocabulary; None for the target embedding.
     """
 
-    source_embedding: Embedding
-    encoder: Encoder
-
     is_prompted = False  # `prefill` reads a source, not the beginning of the target
 
     def __init__(
@@ -332,17 +323,25 @@ class EncoderDecoder(DecodingModel):
         source_vocab_size: int | None = None,
         target_vocab_size: int | None = None,
         rngs: nnx.Rngs | None = None,
+        source_embedding: Embedding | None = None,
+        encoder: Encoder | None = None,
+        target_embedding: Embedding | None = None,
+        decoder: Decoder | None = None,
+        output: Callable[[Array], Array] | None = None,
         make_encoder_layer: MakeLayer | None = None,
         make_decoder_layer: MakeLayer | None = None,
-        **layers: object,
     ) -> None:
         """Make a Transformer, or a model of layers.
 
         With tie="all" or "embeddings" source and target have one token table, and must have one
         vocabulary; learned positions are separate.
         """
-
-        def make_source_embedding(config: TransformerConfig, rngs: nnx.Rngs) -> Embedding:
+        layers = {"source_embedding": source_embedding, "encoder": encoder}
+        layers |= {"target_embedding": target_embedding, "decoder": decoder}
+        sizes = {"source_vocab_size": source_vocab_size, "target_vocab_size": target_vocab_size}
+        others = output, make_encoder_layer, make_decoder_layer
+        self._keep_config(config, rngs, layers, *others, **sizes)
+        if source_embedding is None:
             is_shared = config.tie in ("all", "embeddings")
             if is_shared and source_vocab_size != target_vocab_size:
                 raise ValueError(
@@ -350,17 +349,19 @@ class EncoderDecoder(DecodingModel):
                     f"{target_vocab_size} target words: use tie='output' or 'none'"
                 )
             size = None if is_shared else source_vocab_size
-            return Embedding.from_config(size, replace(config, output_bias=False), rngs=rngs)
-
-        make = {
-            "source_embedding": make_source_embedding,
-            "encoder": partial(Encoder.from_config, make_layer=make_encoder_layer),
-            "target_embedding": partial(Embedding.from_config, target_vocab_size),
-            "decoder": partial(Decoder.from_config, make_layer=make_decoder_layer),
-            "output": lambda config, rngs: make_output(config, target_vocab_size, rngs),
-        }
-        sizes = {"source_vocab_size": source_vocab_size, "target_vocab_size": target_vocab_size}
-        self._assemble(make, layers, config, rngs, make_encoder_layer, make_decoder_layer, **sizes)
+            unbiased = replace(config, output_bias=False)
+            source_embedding = Embedding.from_config(size, unbiased, rngs=rngs)
+        self.source_embedding = source_embedding
+        self.encoder = encoder or Encoder.from_config(
+            config, rngs=rngs, make_layer=make_encoder_layer
+        )
+        self.target_embedding = target_embedding or Embedding.from_config(
+            target_vocab_size, config, rngs=rngs
+        )
+        self.decoder = decoder or Decoder.from_config(
+            config, rngs=rngs, make_layer=make_decoder_layer
+        )
+        self.output = output or make_output(config, target_vocab_size, rngs)
 
     def encode(self, source: Array, **options: object) -> Output:
         """Map source tokens `[..., S]` to features `[..., S, D]`, the encoder output."""
@@ -513,11 +514,6 @@ class Classifier(Model):
         output: maps pooled features `[..., D]` to scores `[..., C]`.
     """
 
-    embedding: Callable[..., Array]
-    encoder: Encoder
-    pooling: MeanPooling | ClassToken
-    output: Callable[[Array], Array]
-
     def __init__(
         self,
         config: TransformerConfig | None = None,
@@ -525,29 +521,26 @@ class Classifier(Model):
         *,
         num_classes: int | None = None,
         rngs: nnx.Rngs | None = None,
-        make_layer: MakeLayer | None = None,
+        encoder: Encoder | None = None,
         pooling: str | Callable[..., Any] = "mean",
-        **layers: object,
+        output: Callable[[Array], Array] | None = None,
+        make_layer: MakeLayer | None = None,
     ) -> None:
-        """Make a model of an embedding and a config (`pooling` of `POOLINGS`), or of layers."""
-        layers |= {"pooling": pooling} if isinstance(pooling, nnx.Module) else {}
-        layers |= {"embedding": embedding} if config is None else {}
-
-        def make_pooling(config: TransformerConfig, rngs: nnx.Rngs) -> nnx.Module:
-            build = named("pooling", pooling, "POOLINGS", POOLINGS)
-            return build(config.width, param_dtype=config.param_dtype, rngs=rngs)
-
-        def make_scores(config: TransformerConfig, rngs: nnx.Rngs) -> nnx.LinearGeneral:
+        """Make the encoder of a config, a pooling of `POOLINGS` and an output, or take layers."""
+        layers = {"encoder": encoder, "output": output}
+        self._keep_config(config, rngs, layers, make_layer, num_classes=num_classes)
+        if embedding is None:
+            raise TypeError("a Classifier needs an embedding")
+        self.embedding = embedding
+        self.encoder = encoder or Encoder.from_config(config, rngs=rngs, make_layer=make_layer)
+        if not isinstance(pooling, nnx.Module):
+            make_pooling = named("pooling", pooling, "POOLINGS", POOLINGS)
+            pooling = make_pooling(config.width, param_dtype=config.param_dtype, rngs=rngs)
+        self.pooling = pooling
+        if output is None:
             options = {"dtype": config.dtype, "param_dtype": config.param_dtype, "rngs": rngs}
-            return linear({"embed": config.width}, {"classes": num_classes}, **options)
-
-        make = {
-            "embedding": lambda config, rngs: embedding,
-            "encoder": partial(Encoder.from_config, make_layer=make_layer),
-            "pooling": make_pooling,
-            "output": make_scores,
-        }
-        self._assemble(make, layers, config, rngs, make_layer, num_classes=num_classes)
+            output = linear({"embed": config.width}, {"classes": num_classes}, **options)
+        self.output = output
 
     def __call__(self, inputs: Array, **options: Any) -> Output:  # noqa: ANN401 - of several types
         """Score the classes of what the embedding takes: an output with logits `[..., C]`.

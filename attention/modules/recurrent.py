@@ -409,9 +409,8 @@ class RecurrentEncoderDecoder(EncoderDecoder):
         source_vocab_size: int,
         target_vocab_size: int,
         rngs: nnx.Rngs,
-        **layers: object,
     ) -> None:
-        """Make the model of a config; layers of `EncoderDecoder` replace its own."""
+        """Make the model of a config."""
         width, hidden, cell = config.embedding_width, config.hidden, CELLS[config.cell]
         make_attention, make_step = ATTENTIONS[config.attention]
         options = {"dtype": config.dtype, "param_dtype": config.param_dtype, "rngs": rngs}
@@ -426,8 +425,8 @@ class RecurrentEncoderDecoder(EncoderDecoder):
         sizes = {"embed": step.features_width}, {"vocab": target_vocab_size}
         made["decoder"] = RecurrentDecoder(summary, attention, step)
         made["output"] = linear(*sizes, **options)
-        super().__init__(**(made | layers))
-        self.config = None if layers else config
+        super().__init__(**made)
+        self.config = config
 
 
 class RecurrentLayer(nnx.Module):
