@@ -73,7 +73,9 @@ draw({page.stem!r}, globals(), Path({str(BUILD / "images")!r}))"""
     resources = {"metadata": {"path": str(REPOSITORY)}}
     with TemporaryDirectory() as folder:  # of sockets, which are files and no open ports
         sockets = Config(ConnectionFileMixin={"transport": "ipc", "ip": f"{folder}/kernel"})
-        client = NotebookClient(notebook, config=sockets, timeout=300, resources=resources)
+        client = NotebookClient(
+            notebook, config=sockets, timeout=300, coalesce_streams=True, resources=resources
+        )
         # Most of the time is compilation, and programs that run once need not run fast.
         client.execute(env={**os.environ, "JAX_DISABLE_MOST_OPTIMIZATIONS": "true"})
     notebook.cells.pop()

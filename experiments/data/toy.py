@@ -8,7 +8,8 @@ word. Every English sentence has exactly one translation, and every pair has its
 Version 2.0.0 added the words and constructions of the usual sentences of attention tutorials, such
 as "I went to the bank to deposit money": purposes, compound nouns, postures, meals, companies and
 sentences with a word in two senses. In version 2.1.0, I, we and you have attributes (I was tired),
-and only one person is the object of a verb. Data of other versions are not read.
+and only one person is the object of a verb. Version 2.2.0 added questions (who am I). Data of other
+versions are not read.
 """
 
 import contextlib
@@ -121,7 +122,7 @@ def corpus(seed: int, sizes: ToySizes) -> dict[str, list[SentencePair]]:
 def _pool_of(pair: SentencePair, is_compositional: bool) -> str | None:
     """Return the pool of a sentence; None if it suits no split."""
     english, french = len(tokenize(pair.source)), len(tokenize(pair.target))
-    if min(english, french) < SHORTEST or max(english, french) > LONGEST_OF_ALL:
+    if english < SHORTEST or max(english, french) > LONGEST_OF_ALL:
         return None
     if max(english, french) > LONGEST:
         return "longer" if english > LONGEST and not is_compositional else None
@@ -149,7 +150,7 @@ def _forms(pair: SentencePair) -> list[str]:
 class ToyTranslation(tfds.core.GeneratorBasedBuilder, skip_registration=True):
     """English to French, generated offline."""
 
-    VERSION = tfds.core.Version("2.1.0")
+    VERSION = tfds.core.Version("2.2.0")
 
     def __init__(self, seed: int, sizes: ToySizes, data_dir: Path) -> None:
         """Take seed and sizes, which name a folder of the corpus inside `data_dir`."""

@@ -38,7 +38,7 @@ SCRIPTS = (
     "typing.js",
     "controls.js",
 )
-MOST_WEIGHTS = 1_000_000  # characters of all stored maps of a page, in base64
+MOST_WEIGHTS = 1_000_000  # characters of all maps of a page without a model, in base64
 
 
 def write_explanation(
@@ -82,23 +82,22 @@ def special_labels(examples: Sequence[Mapping[str, Any]]) -> list[str]:
 def limited(
     examples: list[dict[str, Any]], most: int, *, can_compute: bool
 ) -> list[dict[str, Any]]:
-    """Return examples with so many stored weights at most.
+    """Return examples without weights if the page computes them, else those that are small enough.
 
     Args:
         examples: of `examples_data`.
-        most: bytes of weights, in base64.
-        can_compute: whether the page computes maps that are not stored; otherwise the examples
-            after the first one that are too large are left out.
+        most: bytes of all weights, in base64; the first example is kept in any case.
+        can_compute: whether the page has the model.
     """
     kept, total = [], 0
     for example in examples:
         size = sum(len(maps["weights"]) for maps in example["maps"].values())
-        if total + size <= most or not (kept or can_compute):
-            total += size
-            kept.append(example)
-        elif can_compute:
+        if can_compute:
             maps = {kind: each | {"weights": None} for kind, each in example["maps"].items()}
             kept.append(example | {"maps": maps})
+        elif total + size <= most or not kept:
+            total += size
+            kept.append(example)
     return kept
 
 

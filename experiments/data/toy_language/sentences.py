@@ -425,6 +425,16 @@ def company(d: Draft) -> Phrase:
     return _statement(d, who, d.chance(0.6))
 
 
+def question(d: Draft) -> Phrase:
+    """Build a question about a person, with inversion in French: who am I, where was she."""
+    who, past = d.speaker(), d.chance(0.4)
+    be = conjugate(lexicon.VERBS["be"], who, Manner(past=past))
+    inverted = be.english + who.english
+    verb = french(f"{be.french[0].text}-{who.french[0].text}", inverted)
+    words = phrase(*d.choose((("who", "qui"), ("where", "où")))) + Phrase(inverted, verb)
+    return words + time(d, past) if d.chance(0.7) else words
+
+
 def two_senses(d: Draft) -> Phrase:
     """Build two clauses with a word in two senses, such as a bank to which people go."""
     words = [lexicon.BY_FRENCH[place].english for place in lexicon.FORMS["purpose"]]
@@ -505,11 +515,12 @@ def _handles(d: Draft, who: NounPhrase, noun: Noun, past: bool, cue: str = "") -
     return conjugate(verb, who, how) + thing
 
 
-# Constructions, as often as they build one of 129 sentences.
+# Constructions, as often as they build one of 133 sentences.
 _CONSTRUCTIONS = (
     18 * [simple] + 6 * [attribute] + 13 * [subject_relative] + 10 * [object_relative]
     + 16 * [anaphora] + 8 * [giving] + 4 * [pronoun_object] + 12 * [two_clauses]
     + 9 * [two_sentences] + 24 * [polysemous] + 4 * [errand] + 3 * [company] + 2 * [two_senses]
+    + 4 * [question]
 )  # fmt: skip
 
 

@@ -20,11 +20,12 @@ from experiments.data.toy_language.sentences import (
     conjugate,
     errand,
     polysemous,
+    question,
     simple,
 )
 
 TINY = ToySizes(train=1_000, validation=20, test=20, compositional=20, longer=20)
-FINGERPRINT = "fdc437e8d98f9ad1"  # of the default corpus: a change makes new records necessary
+FINGERPRINT = "70bb29e9fd5a9a44"  # of the default corpus: a change makes new records necessary
 D = phrases.Draft(Random(0))
 JANE = phrases.referring(phrases.phrase("Jane", "Jane"), "f", "il")
 PAUL = phrases.referring(phrases.phrase("Paul", "Paul"), "m", "il")
@@ -132,6 +133,7 @@ CLASSICAL = [
     (company, "Apple release device phone new",
      "Apple released a new phone", "Apple a sorti un nouveau téléphone",
      "0-0 1-1 1-2 2-3 3-4 4-5"),
+    (question, "", "who am I", "qui suis-je", "0-0 1-1 2-1"),
 ]  # fmt: skip
 
 
@@ -202,7 +204,7 @@ def test_held_out_combinations_are_only_in_compositional(splits):
 
 
 WRONG_FRENCH = "|".join([
-    r"\b(le|la|de|ne|je|me|que|ma|sa|ce) [aeiouéèêâîôœ]",
+    r"(?<!-)\b(le|la|de|ne|je|me|que|ma|sa|ce) [aeiouéèêâîôœ]",
     r"\b(le|la|de|ne|ma|sa|ce) h(omme|ôtel|ôpital|istoire|irondelle|onnête|istorien|orloge)",
     r"\bd[eu] les\b", r"\bde le (?!\w+er\b)", r"\bà les?\b",
     r"\b(bel|vieil|nouvel|cet) [bcdfgjklmnpqrstvwxz]",
@@ -220,7 +222,7 @@ def test_lengths_alignment_and_elision(splits):
         for pair in split:
             english, french = tokenize(pair.source), tokenize(pair.target)
             assert (detokenize(english), detokenize(french)) == pair[:2]
-            assert min(len(english), len(french)) >= 3
+            assert len(english) >= 3
             assert len(english) > 20 if name == "longer" else max(len(english), len(french)) <= 20
             assert len({*pair.alignment}) == len(pair.alignment)
             assert all(i < len(english) and j < len(french) for i, j in pair.alignment)

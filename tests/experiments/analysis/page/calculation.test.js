@@ -35,8 +35,11 @@ function checkLayer(pass, kind, layer, steps, { weights: { [layer]: weights } })
       const products = keys.map((key) => engine.dot(q, key));
       const terms = values.map((value, s) => value.map((number) => row[s] * number));
       const all = { query: q, products, weights: row, sum: steps.sum[query][head] };
-      for (const name of ['vector', 'written', 'result']) all[name] = steps[name][query];
+      for (const name of ['vector', 'normalized', 'written', 'change', 'result'])
+        all[name] = steps[name][query];
       for (const [name, numbers] of Object.entries(all)) assertSame([...found[name]], numbers, name);
+      const allowed = found.scores.map((score, s) => (found.allowed[s] ? score : -Infinity));
+      assertSame([...engine.softmax(allowed)], row, 'softmax of the scores');
       assertSame(found.keys.flatMap((key) => [...key]), keys.flat(), 'keys');
       assertSame(found.terms.flatMap((term) => [...term]), terms.flat(), 'terms');
       parts = engine.add(parts, found.part);

@@ -45,11 +45,3 @@ test('movement of the vectors of each layer', { skip }, () => {
     }
   }
 });
-
-test('one row of weights', { skip }, () => {
-  const { pass } = passes[0];
-  const { shape, weights } = pass.maps.decoder;
-  const [layer, head, query] = shape.slice(0, 3).map((size) => size - 1);
-  const row = engine.rowOfWeights(pass, 'decoder', layer, head, query);
-  assert.deepStrictEqual(plain(row), plain(weights.slice(-shape[3])));
-});

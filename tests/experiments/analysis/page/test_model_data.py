@@ -20,6 +20,7 @@ from attention.modules.attention import Attention
 from attention.modules.layers import Norm
 from attention.modules.transformer import Residual
 from configs import char_lm, masked_lm, multi30k, toy_translation
+from experiments.analysis.page.build import write_explanation
 from experiments.analysis.page.example_data import distances, map_data
 from experiments.analysis.page.model_data import (
     NotInPageError,
@@ -168,7 +169,10 @@ def steps_of(run):
     def recording_residual(part, inputs, *, context):
         output = of_residual(part, inputs, context=context)
         if isinstance(part.sublayer, Attention):
-            found[-1] |= {"vector": inputs, "result": output.features}
+            normalized = part.norm(inputs) if part.placement == "pre" else inputs
+            change = (part.output_norm or jnp.asarray)(found[-1]["written"])
+            found[-1] |= {"vector": inputs, "normalized": normalized}
+            found[-1] |= {"change": change, "result": output.features}
         return output
 
     with pytest.MonkeyPatch.context() as patch, jax.disable_jit():
@@ -251,14 +255,20 @@ def test_models_that_the_page_does_not_run(make, scale, reason):
         model_data(task := make(), random_state(task, scale))
 
 
-def test_tasks_and_sizes_that_the_page_does_not_run():
+def test_page_of_the_main_job_is_small(tmp_path):
+    words = WordTokenizer((*SPECIALS, *(f"word{number}" for number in range(1_000))), WORDS)
+    config = Config.read(toy_translation.get_config().to_dict())
+    task = Translation(config, Tokenizers(words, words))
+    with jax.numpy_dtype_promotion("standard"):
+        write_explanation(tmp_path / "page.html", task, random_state(task, 0.1), [])
+    size = (tmp_path / "page.html").stat().st_size
+    assert 1_500_000 < size < 2_500_000  # with its model; each of 25 examples adds up to 20 kB
+
+
+def test_tasks_that_the_page_does_not_run():
     other = SimpleNamespace(config=SimpleNamespace(task="text_classification"))
     with pytest.raises(NotInPageError, match="task=text_classification"):
         model_data(other, None)
-    task = translation({"hidden": 200_000})
-    state = SimpleNamespace(parameters=task.learner.abstract_state.parameters)
-    with pytest.raises(NotInPageError, match="at most 4,000,000 parameters, and this one has"):
-        model_data(task, state)
 
 
 def test_attributes_that_the_page_does_not_read():

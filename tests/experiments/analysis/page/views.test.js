@@ -43,18 +43,7 @@ test('rows of hidden tokens and of the maximum do not sum to 1', () => {
 });
 
 test('mean of rows', () => {
-  assert.deepStrictEqual(
-    plain(
-      views.meanOfRows(
-        [
-          [1, 0],
-          [0.5, 0.5],
-        ],
-        2,
-      ),
-    ),
-    [0.75, 0.25],
-  );
+  assert.deepStrictEqual(plain(views.meanOfRows([[1, 0], [0.5, 0.5]], 2)), [0.75, 0.25]);
   assert.deepStrictEqual(plain(views.meanOfRows([], 2)), [0, 0]);
 });
 
@@ -78,14 +67,6 @@ test('largest weights', () => {
 
 test('rows are sorted, empty values last', () => {
   const rows = [{ x: 2 }, { x: '' }, { x: 10 }];
-  assert.deepStrictEqual(plain(views.sortedRows(rows, 'x', false)), [
-    { x: 2 },
-    { x: 10 },
-    { x: '' },
-  ]);
-  assert.deepStrictEqual(plain(views.sortedRows(rows, 'x', true)), [
-    { x: 10 },
-    { x: 2 },
-    { x: '' },
-  ]);
+  assert.deepStrictEqual(plain(views.sortedRows(rows, 'x', false)), [{ x: 2 }, { x: 10 }, { x: '' }]);
+  assert.deepStrictEqual(plain(views.sortedRows(rows, 'x', true)), [{ x: 10 }, { x: 2 }, { x: '' }]);
 });
