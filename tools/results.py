@@ -66,7 +66,6 @@ EXPLAINED = {
         "rank correlation with occlusion by an empty vector",
         "rank correlation with integrated gradients",
         "drop by deletion, nats",
-        "linked word first, %",
     ),
     "replaced_weights": ("loss", "rise with uniform weights", "rise with permuted weights"),
 }
@@ -109,6 +108,9 @@ def record_of(runs: Sequence[Run]) -> Record:
     changed = {field: here[field] for field in here if there.get(field) != here[field]}
     changed = {field: changed[field] for field in changed if not field.startswith(irrelevant)}
     shown = [split for split in runs[0].scores if split != "validation"]
+    published = config.get("literature") or dict.fromkeys(shown, {})
+    if any(field.startswith("data.") for field in changed):
+        published = dict.fromkeys(published, {})  # the published figures are those of other data
     return {
         "config": name,
         "changed": changed,
@@ -120,7 +122,7 @@ def record_of(runs: Sequence[Run]) -> Record:
         "steps": runs[0].results["step"],
         "seconds": [run.results["training_seconds"] for run in runs],
         "parameters": runs[0].results["parameters"],
-        "published": config.get("literature") or {split: {} for split in shown},
+        "published": published,
         "scores": {
             split: {
                 score: [_rounded(run.scores[split][score]) for run in runs]
