@@ -194,8 +194,6 @@ def _check_flags(values: flags.FlagValues) -> None:
         raise UsageError("--weights names the model: it takes no --workdir")
     if values.gold and not values.file:
         raise UsageError("--gold is for the pairs of a --file")
-    if Path(values.cache).exists() and not Path(values.cache).is_dir():
-        raise UsageError(f"--cache={values.cache} is no folder")
     given = {name: values[name].value for name in PROCESSES if values[name].value is not None}
     if given in ({}, {"num_processes": 1}):
         return
