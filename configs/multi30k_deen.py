@@ -29,7 +29,6 @@ def get_config(form: str = "") -> ConfigDict:
     config.decoding.num_beams = 1
     reported = "36.52 (bentrevett/pytorch-seq2seq, notebook 6: whole words, epoch chosen by "
     config.literature.test.tok_bleu = reported + "validation loss)"
-    config.literature.test.text = "bf2a16fefc77122c"
 
     if defaults.is_tiny(form):
         config.text.size = 380

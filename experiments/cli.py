@@ -18,7 +18,7 @@ from experiments.config.build import as_tree, converted, flat, helps
 from experiments.config.parts import TextPart, fitting_warmup
 from experiments.errors import UsageError, as_usage_errors, one_of
 from experiments.registry import DATASETS, TASKS, datasets_of
-from experiments.workdir import Workdir
+from experiments.workdir import Workdir, program_name
 
 # Name of a mode -> help. Its module is experiments.MODE.
 MODES = {
@@ -194,8 +194,6 @@ def _check_flags(values: flags.FlagValues) -> None:
         raise UsageError("--weights names the model: it takes no --workdir")
     if values.gold and not values.file:
         raise UsageError("--gold is for the pairs of a --file")
-    if Path(values.cache).exists() and not Path(values.cache).is_dir():
-        raise UsageError(f"--cache={values.cache} is no folder")
     given = {name: values[name].value for name in PROCESSES if values[name].value is not None}
     if given in ({}, {"num_processes": 1}):
         return
@@ -223,7 +221,8 @@ def _parse_run(
     has_run = mode == "describe" or workdir.config.exists()
     is_of_run = not name and not weights and (mode in MODES_OF_RUNS or (folder and has_run))
     base = workdir.load_config() if is_of_run else load_config(name or default)
-    config = with_fields(base, fields, plugin=values.plugin, others=values)
+    others = [flag for flag, (modes, _) in FLAGS.items() if mode in (modes or MODES)]
+    config = with_fields(base, fields, plugin=values.plugin, others=others)
     modes = [mode for mode in MODES if mode not in ("benchmark", "ledger")]
     modes = [OTHER_TASKS[config.task][0]] if config.task in OTHER_TASKS else modes
     if mode not in modes:
@@ -359,9 +358,8 @@ def _help(program: str, values: flags.FlagValues) -> str:
     texts["--grid.FIELD"] = "with --mode=sweep: values of a field, as in 1e-3,3e-3"
     # The first line of a file is that of its docstring.
     titles = {path.stem: path.read_text().partition("\n")[0].strip('"') for path in config_files()}
-    command = f"python {program}" if program.endswith(".py") else program
     parts = [
-        f"usage: {command} [--mode=MODE] [--config=CONFIG] [--config.FIELD=VALUE] …",
+        f"usage: {program_name(program)} [--mode=MODE] [--config=CONFIG] [--config.FIELD=VALUE] …",
         _section("modes", MODES),
         _section("configurations", titles),
         _section("flags", texts),

@@ -15,7 +15,7 @@ from experiments.metrics import paired_bootstrap
 from experiments.records import line_of
 from experiments.registry import TASKS
 from experiments.tasks.task import Scores, Task
-from experiments.trained import Trained, restore
+from experiments.trained import Trained, restore, smoke_test
 from experiments.workdir import Workdir, saved_steps
 
 BOOTSTRAP = "paired bootstrap over sentences; it ignores the variance between seeds"
@@ -171,7 +171,7 @@ def report(workdir: Workdir, about: Mapping[str, Any], scores: Mapping[str, Any]
     write_whole(workdir.results, json.dumps({**about, "splits": splits}, indent=2) + "\n")
     last = max([step, *saved_steps(workdir.checkpoints)])
     of_step = "" if step == last else f"; measured: step {step:,}"
-    print(f"{last:,} steps, {about['training_seconds']} s of training{of_step}")
+    print(f"{last:,} steps, {about['training_seconds']} s of training{of_step}{smoke_test(last)}")
     for label, values in scores.items():
         print(line_of(label, values))
         if settings := values.get("settings"):

@@ -21,7 +21,7 @@ from experiments.config import Config
 from experiments.config.parts import MeshPart
 from experiments.data.tokenizers import SentencePair, WordTokenizer
 from experiments.errors import UsageError, as_usage_errors, one_of
-from experiments.files import read_lines, write_whole
+from experiments.files import make_folder, read_lines, write_whole
 from experiments.tasks.task import Task
 from experiments.tasks.translation import Translation
 from experiments.trained import Run
@@ -94,7 +94,7 @@ def explain(
             one_of("--split", split := split or task.test_splits[0], task.known_splits)
         inputs = read_split(run, folder, split)
     folder = inputs.folder
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     write_whole(folder / "origin.json", json.dumps(origin() | {"step": int(state.step)}) + "\n")
     sources, targets, _ = zip(*inputs.shown, strict=True)
     page = examples_data(task, state, sources, targets)

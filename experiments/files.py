@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from textwrap import shorten
 from types import UnionType
 from typing import Any
@@ -55,6 +56,23 @@ def write_whole(path: Path, content: str | bytes) -> None:
             publish(part, path)
         finally:
             part.unlink(missing_ok=True)
+
+
+def make_folder(path: Path) -> None:
+    """Create a folder, and those that it is in, if they do not exist."""
+    with named_errors(path):
+        path.mkdir(parents=True, exist_ok=True)
+
+
+@contextmanager
+def temporary_folder(folder: Path) -> Iterator[Path]:
+    """Create a folder in another one, for what is then published; remove abandoned ones there."""
+    make_folder(folder)
+    remove_abandoned(folder)
+    with named_errors(folder):
+        temporary = TemporaryDirectory(dir=folder, suffix=PART)
+    with temporary as path:
+        yield Path(path)
 
 
 def read_lines(path: Path) -> list[str]:

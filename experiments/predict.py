@@ -21,10 +21,9 @@ from experiments.config.parts import PretrainedPart
 from experiments.errors import UsageError
 from experiments.tasks.language_model import Continuation, continuation, sampling
 from experiments.tasks.prediction import Prediction, predictions
-from experiments.trained import Run
+from experiments.trained import Run, smoke_test
 from experiments.workdir import Workdir
 
-FEW_STEPS = 100  # of the tiny form of a config
 BUCKETS = 64, 256, 1_024, 4_096, 16_384, 65_536, 262_144  # padded lengths of lines
 
 
@@ -43,8 +42,8 @@ def predict(
     if isinstance(config, Config):
         run = Run.load(workdir, cache, config)
         step = int(run.state.step)
-        what = ", a smoke test: its answers mean nothing" if step < FEW_STEPS else ""
-        print(f"{workdir.path}: {step:,} steps of training{what}", file=sys.stderr, flush=True)
+        about = f"{step:,} steps of training{smoke_test(step)}"
+        print(f"{workdir.path}: {about}", file=sys.stderr, flush=True)
         answer = run.predict
     else:
         released = Released(config, workdir.path)

@@ -5,13 +5,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 
 from experiments.config import Config
 from experiments.errors import UsageError
-from experiments.files import PART, remove_abandoned, write_whole
+from experiments.files import temporary_folder, write_whole
 from experiments.registry import TASKS
 from experiments.workdir import Workdir
 
@@ -55,14 +54,12 @@ def beam_map(
     from apache_beam.options.pipeline_options import PipelineOptions
 
     items = [*items]
-    folder.mkdir(parents=True, exist_ok=True)
-    remove_abandoned(folder)
-    with TemporaryDirectory(dir=folder, suffix=PART) as temporary:
+    with temporary_folder(folder) as temporary:
         with apache_beam.Pipeline(options=PipelineOptions([*options])) as pipeline:
             chosen = pipeline | apache_beam.Create(items) | apache_beam.Reshuffle()
-            _ = chosen | apache_beam.Map(partial(_write, function, Path(temporary)))
+            _ = chosen | apache_beam.Map(partial(_write, function, temporary))
         for item in items:
-            with np.load(Path(temporary) / str(item)) as result:
+            with np.load(temporary / str(item)) as result:
                 yield (*result.values(),)
 
 

@@ -23,9 +23,8 @@ from attention import __version__
 from experiments.config import REPOSITORY, Config, is_imported
 from experiments.config.build import as_tree, differences, flat, in_lines, is_within
 from experiments.errors import UsageError
-from experiments.files import PART, append, named_errors, read_json, read_json_lines, write_whole
+from experiments.files import PART, append, make_folder, read_json, read_json_lines, write_whole
 from experiments.processes import check_same, num_cores
-from experiments.registry import TASKS
 
 IGNORED_WHEN_COMPARING_CONFIGS = "data.path", "literature", "plugin"
 MESH = "mesh.data", "mesh.fsdp", "mesh.tensor", "mesh.sequence"
@@ -78,8 +77,7 @@ class Workdir:
                 self.path.is_dir() and all(path.name.endswith(PART) for path in self.path.iterdir())
             ):
                 raise UsageError(f"{self.path} exists and is not a run: choose another --workdir")
-            with named_errors(self.path):
-                self.path.mkdir(parents=True, exist_ok=True)
+            make_folder(self.path)
             write_whole(self.config, config.to_json(indent=2) + "\n")
             return
         trained = self.check_same(config, but=(*IGNORED_WHEN_COMPARING_CONFIGS, *CHANGEABLE))
@@ -147,11 +145,10 @@ class Workdir:
         if (plugin := tree.get("plugin")) and not is_imported(plugin):
             raise UsageError(f"{self.path} was trained with a plugin: give --plugin={plugin}")
         try:
-            return ConfigDict(Config.read(tree).to_dict() if tree["task"] in TASKS else tree)
+            return ConfigDict(Config.read(tree).to_dict())
         except (ValueError, UsageError) as error:
-            raise UsageError(
-                f"{self.config} cannot be read, it is damaged or of another version: {error}"
-            ) from error
+            reasons = "it needs --plugin=FILE, is damaged or of another version"
+            raise UsageError(f"{self.config} cannot be read, {reasons}: {error}") from error
 
     def as_trained(
         self, config: Config, given: Collection[str] = (), *, other_data: bool = False
@@ -296,15 +293,19 @@ def origin() -> dict[str, str]:
                 [*git, "--exclude=*"], capture_output=True, text=True, check=True
             )
             commit = found.stdout.strip()
-    command = [*map(_without_folders, sys.argv)]
-    python = ["python"] if command[0].endswith(".py") else []
+    program, *arguments = map(_without_folders, sys.argv)
     device = jax.devices()[0].device_kind
     return {
-        "command": shlex.join([*python, *command]),
+        "command": " ".join([program_name(program), *map(shlex.quote, arguments)]),
         "commit": commit,
         "machine": f"{device}, {num_cores()} cores, jax {jax.__version__}",
         "date": datetime.now(UTC).date().isoformat(),
     }
+
+
+def program_name(path: str) -> str:
+    """Return how a program is started: "python run.py", or "attention"."""
+    return f"python {path}" if path.endswith(".py") else path
 
 
 def _without_folders(argument: str) -> str:

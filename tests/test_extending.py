@@ -23,7 +23,7 @@ from tests.test_readme import FOUND
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "extending.md"
 SHORT = """
     train.steps=4 train.warmup_steps=2 train.log_every=2 train.evaluate_every=4 train.loss=focal
-    model.width=16 model.encoder_layers=1 data.train=500
+    model.width=16 model.encoder_layers=1 model.mixer=previous_word data.train=500
 """
 
 

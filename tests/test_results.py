@@ -48,7 +48,7 @@ def runs(tmp_path):
         folder.mkdir(parents=True)
         scores = {"exact_match": accuracy, "loss": 1.0, "tokens": 9}
         write_measured(folder, scores, training_seconds=90.0 + seed)
-        config = {"task": "translation", "seed": seed, "model": {"width": 48}}
+        config = {"task": "translation", "seed": seed, "model": {"width": 48, "per_layer": []}}
         (folder / "config.json").write_text(json.dumps(config))
         start = {"command": "python run.py --config=copy", "commit": f"c{seed}", "machine": "cpu"}
         (folder / "starts.jsonl").write_text(json.dumps(start) + "\n")

@@ -66,7 +66,6 @@ EXPLAINED = {
         "rank correlation with occlusion by an empty vector",
         "rank correlation with integrated gradients",
         "drop by deletion, nats",
-        "linked word first, %",
     ),
     "replaced_weights": ("loss", "rise with uniform weights", "rise with permuted weights"),
 }
@@ -89,9 +88,10 @@ def make_records(folder: Path, results: Path) -> None:
         record = record_of(runs)
         write_record(results / f"{name}.json", record)
         for tables in sorted(runs[0].folder.glob("explain/*/")):
-            if scores := explained_scores([run.folder / "explain" / tables.name for run in runs]):
+            explained = [run for run in runs if (run.folder / "explain" / tables.name).exists()]
+            if scores := explained_scores(explained, tables.name):
                 start = read_json(tables / "origin.json", {"command": str, "commit": str})
-                own = record | {**start, "published": {}, "scores": scores}
+                own = record_of(explained) | {**start, "published": {}, "scores": scores}
                 write_record(results / name / f"explain_{tables.name}.json", own)
 
 
@@ -104,11 +104,14 @@ def record_of(runs: Sequence[Run]) -> Record:
         return "; ".join(dict.fromkeys(start[field] for start in starts if start.get(field)))
 
     name = config_name(starts[0]["command"], runs[0].name)
-    there, here = flat(load_config(name).to_dict()), flat(config)
+    there, here = flat(json.loads(load_config(name).to_json())), flat(config)
     irrelevant = ("seed", "literature", "plugin", "data.path", *CHANGEABLE)
     changed = {field: here[field] for field in here if there.get(field) != here[field]}
     changed = {field: changed[field] for field in changed if not field.startswith(irrelevant)}
     shown = [split for split in runs[0].scores if split != "validation"]
+    published = config.get("literature") or {split: {} for split in shown}
+    if any(field.startswith("data.") for field in changed):
+        published = {split: {} for split in published}  # of other data there is no figure
     return {
         "config": name,
         "changed": changed,
@@ -120,7 +123,7 @@ def record_of(runs: Sequence[Run]) -> Record:
         "steps": runs[0].results["step"],
         "seconds": [run.results["training_seconds"] for run in runs],
         "parameters": runs[0].results["parameters"],
-        "published": config.get("literature") or {split: {} for split in shown},
+        "published": published,
         "scores": {
             split: {
                 score: [_rounded(run.scores[split][score]) for run in runs]
@@ -132,10 +135,11 @@ def record_of(runs: Sequence[Run]) -> Record:
     }
 
 
-def explained_scores(folders: Sequence[Path]) -> Scores:
-    """Return the figures in the tables that --mode=explain wrote for each seed."""
+def explained_scores(runs: Sequence[Run], name: str) -> Scores:
+    """Return the figures in the tables of a name that --mode=explain wrote for each run."""
     scores: Scores = {}
-    tables = [(name, folder / f"{name}.csv") for name in EXPLAINED for folder in folders]
+    folders = [run.folder / "explain" / name for run in runs]
+    tables = [(table, folder / f"{table}.csv") for table in EXPLAINED for folder in folders]
     for table, path in tables:
         text = path.read_text(encoding="utf-8") if path.exists() else ""
         for row in csv.DictReader(io.StringIO(text)):

@@ -59,7 +59,9 @@ def _pairs(paths: Sequence[Path]) -> Iterator[tuple[Line, Line]]:
     if len(paths) == 1:
         for line in read_lines(paths[0]):
             columns = line.text.split("\t")
-            fault = line.fault or ("" if len(columns) == 2 else f"{len(columns)} columns, not 2")
+            fault = line.fault or (
+                "" if len(columns) == 2 else f"{len(columns)} columns between tabs, not 2"
+            )
             source, target = columns if not fault else ("", "")
             yield Line(line.origin, source, fault), Line(line.origin, target)
         return

@@ -12,7 +12,6 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,7 @@ from experiments.data.tokenizers import (
     fingerprint,
 )
 from experiments.errors import as_usage_errors, one_of
-from experiments.files import PART, publish, remove_abandoned, write_whole
+from experiments.files import make_folder, publish, temporary_folder, write_whole
 from experiments.registry import DATASETS
 
 CHUNK = 4_096  # examples that are read at once
@@ -186,13 +185,11 @@ def store_text(
         name: of data that never changes; if it is stored, it is not read again.
     """
     folder = cache / "text"
-    folder.mkdir(parents=True, exist_ok=True)
     known = folder / f"{fingerprint([name])}.name" if name else None
     if known and known.exists() and (path := folder / known.read_text()).exists():
         return TextStore(path)
-    remove_abandoned(folder)
-    with TemporaryDirectory(dir=folder, suffix=PART) as temporary:
-        part, content = Path(temporary) / "records", hashlib.sha256()
+    with temporary_folder(folder) as temporary:
+        part, content = temporary / "records", hashlib.sha256()
         with closing(ArrayRecordWriter(str(part), "group_size:1,uncompressed")) as writer:
             for pair in read():
                 record = json.dumps(pair).encode()
@@ -228,11 +225,10 @@ def store_ids(
     name = f"{texts.path.stem}.{fingerprint(map(repr, known))}.{max_ids or 'whole'}"
     folder = cache / "ids" / name
     if not (folder / FILES[-1]).exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        remove_abandoned(folder.parent)
+        make_folder(folder)
         encode, end = partial(_encoded, texts, tokenizers, max_ids), 0
-        with TemporaryDirectory(dir=folder.parent, suffix=PART) as temporary:
-            parts = [Path(temporary) / file for file in FILES]
+        with temporary_folder(folder.parent) as temporary:
+            parts = [temporary / file for file in FILES]
             for ids, sizes in map_function(encode, range(0, len(texts), CHUNK)):
                 ends = end + np.cumsum(sizes, dtype=np.int64)
                 end += len(ids)

@@ -15,7 +15,7 @@ import numpy as np
 
 from experiments.config.parts import TextPart
 from experiments.errors import UsageError, nearest
-from experiments.files import write_whole
+from experiments.files import make_folder, write_whole
 
 Ids = Sequence[int] | np.ndarray
 Example = TypeVar("Example", bound=tuple[Ids, ...])
@@ -304,7 +304,7 @@ class Text(ABC):
         for group in [(*sides,)] if joint else zip(sides):
             path = cache / "tokens" / fingerprint([repr((self, config, group)), pairs.fingerprint])
             if not path.exists():
-                path.parent.mkdir(parents=True, exist_ok=True)
+                make_folder(path.parent)
 
                 def texts(group: Sequence[int] = group) -> Iterator[str]:
                     return (pair[n] for n in group for pair in islice(pairs, self.LEARNED_FROM))

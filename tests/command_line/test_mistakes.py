@@ -40,7 +40,6 @@ MISTAKES = [
     ("--config=", "--config needs a value, got none"),
     ("--mode=evaluate --against --split=test", "--against needs a value, got none"),
     ("--mode=explain --gold=x", "--gold is for the pairs of a --file"),
-    ("--cache=README.md", "--cache=README.md is no folder"),
     ("--config=README.md", "the configuration README.md cannot be read: SyntaxError"),
     ("--config.model.tie=all", "model.tie='all' needs one vocabulary"),
     ("--config.seed=-1", "seed must be in [0, 4294967296), got -1"),
@@ -100,6 +99,7 @@ def test_a_mistake_is_one_sentence(arguments, sentence, tmp_path):
         ("--config=char_lm --config.data.path=nowhere.txt", "nowhere.txt is not there"),
         ("--config=scan --config.data.path=nowhere", "nowhere has no file simple_train.txt"),
         ("--config=multi30k --config.data.path=nowhere", "has no nowhere.en and nowhere.de"),
+        ("--cache=README.md", "README.md/text cannot be written: Not a directory"),
         ("--config=digits --config.model.patch_size=3", "patches of 3x3 pixels do not fill"),
     ],
 )

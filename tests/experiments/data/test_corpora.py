@@ -77,7 +77,7 @@ def test_invalid_line_raises_or_is_dropped_with_a_message(
     [
         ("parallel", {"en": "a"}, r"no .*train.en and .*de and no .*tsv, .* --config.data.files"),
         ("parallel", {"en": "", "de": "a\nb"}, r"equally many .* not .*\.en 0 and .*train\.de 2"),
-        ("parallel", {"tsv": "a\tb\tc"}, r"train\.tsv, line 1: 3 columns, not 2"),
+        ("parallel", {"tsv": "a\tb\tc"}, r"train\.tsv, line 1: 3 columns between tabs, not 2"),
         ("parallel", {"en.gz": "no archive", "de": "a"}, r"train\.en\.gz cannot be read"),
         ("csv", {"csv": "text,stars\na,1\n"}, "data.target='label' must be one .* text, stars"),
         ("csv", {"csv": "text,label\na film, good,yes\n"}, "line 2, .*: 3 fields, not 2; .*s=drop"),
