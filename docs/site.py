@@ -3,7 +3,8 @@
 python -m docs.site          build/site/html/index.html
 
 The tutorial is what `python -m docs.tutorial.notebooks` wrote. A trained model's page of
-`--mode=explain` becomes a part of the site if it is given: python -m docs.site PAGE.html
+`--mode=explain` becomes a part of the site, with a file of the model, if it is given:
+python -m docs.site PAGE.html
 """
 
 import re
@@ -52,6 +53,14 @@ MODULES = ["attention.primitives.masks", "attention.primitives.scores"]
 EMBEDDED = """# A trained model to explore
 
 <iframe src="page.html" title="attention of a trained model" width="100%" height="900"></iframe>
+
+<a href="RUN.zip">RUN.zip</a> contains the trained model. Unzipped in `workdirs/` of the repository,
+it is used without training:
+
+```sh
+echo "Jane visits Africa in September" | python run.py --mode=predict --workdir=workdirs/RUN
+python run.py --mode=explain --workdir=workdirs/RUN --sentence="Jane visits Africa"
+```
 """
 
 
@@ -59,7 +68,7 @@ def main(page: str | None = None) -> int:
     """Write the sources of the site, and build it; return the status of Sphinx.
 
     Args:
-        page: an HTML file of `--mode=explain`, which is embedded.
+        page: an HTML file of `--mode=explain`, which is embedded; its run becomes a zip file.
     """
     shutil.rmtree(SITE, ignore_errors=True)
     shutil.copytree(DOCS, SOURCE, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
@@ -86,7 +95,10 @@ def main(page: str | None = None) -> int:
         )
         (SITE / "html").mkdir()
         (SITE / "html" / "page.html").write_text(linked, encoding="utf-8")
-        (SOURCE / "trained_model.md").write_text(EMBEDDED, encoding="utf-8")
+        run = Path(page).resolve().parents[1]
+        shutil.make_archive(str(SITE / "html" / run.name), "zip", run.parent, run.name)
+        text = EMBEDDED.replace("RUN", run.name)
+        (SOURCE / "trained_model.md").write_text(text, encoding="utf-8")
         groups["Tutorial"] = [*groups["Tutorial"], "trained_model"]
     (SOURCE / "api.md").write_text(reference(), encoding="utf-8")
     with (SOURCE / "index.md").open("a", encoding="utf-8") as index:
