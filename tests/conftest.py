@@ -23,11 +23,21 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 # Two devices, as a machine of two cores has them under run.py.
 jax.config.update("jax_num_cpu_devices", 2)
 
-# Most of the time of the tests is compilation, and programs that run once need not run fast. The
-# cache is in a folder that git ignores. Programs that compile at once are not worth a file.
+# Most of the time of the tests is compilation, and programs that run once need not run fast.
 jax.config.update("jax_disable_most_optimizations", True)
-jax.config.update("jax_compilation_cache_dir", str(REPOSITORY / ".cache" / "jax"))
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+
+# In a folder that git ignores. A small program, too, is read faster than it is compiled.
+CACHE = {"jax_compilation_cache_dir": str(REPOSITORY / ".cache" / "jax")}
+CACHE |= {"jax_persistent_cache_min_compile_time_secs": 0}
+
+
+def pytest_runtest_setup() -> None:
+    """Store all programs in one cache, also after a command has set its own."""
+    for name, value in CACHE.items():
+        jax.config.update(name, value)
+
+
+pytest_runtest_setup()  # some files compile when they are imported
 
 # Two flags of XLA halve the rest: the older emitters of loops (gone in jax 0.12), and one LLVM
 # module for each program, not 32. XLA reads them when its first program is compiled.
@@ -36,7 +46,7 @@ if jax.__version_info__[:2] == (0, 10):
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {faster}".strip()
 
 # Tracing makes many small objects that stay: to look through all of them so often takes time too.
-gc.set_threshold(100_000, 50, 100)
+gc.set_threshold(1_000_000, 50, 100)
 
 # Images of containers often switch bytecode off: then each process that a test starts would compile
 # every module of this repository again.

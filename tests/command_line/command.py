@@ -31,11 +31,9 @@ def command(place, workdir, *arguments):
 @contextlib.contextmanager
 def in_repository():
     """Run in the root of the repository, with standard dtype promotion, which optax needs."""
-    before = jax.config.jax_compilation_cache_dir
     with pytest.MonkeyPatch.context() as patch, jax.numpy_dtype_promotion("standard"):
         patch.chdir(REPOSITORY)
         yield
-    jax.config.update("jax_compilation_cache_dir", before)
 
 
 def make_untrained(place, name, folder=None, **changes):

@@ -155,14 +155,12 @@ def test_difference_from_the_published_number():
 def run_command(tmp_path, monkeypatch, capsys):
     """Return a function that runs a command: (exit status, standard output, standard error)."""
     monkeypatch.chdir(REPOSITORY)
-    before = jax.config.jax_compilation_cache_dir
 
     def run_command(*arguments):
         status = run.main(["run.py", "--mode=describe", f"--cache={tmp_path / 'c'}", *arguments])
         return status, *capsys.readouterr()
 
-    yield run_command
-    jax.config.update("jax_compilation_cache_dir", before)
+    return run_command
 
 
 LLAMA = "--config=presets:llama3_8b"

@@ -11,10 +11,6 @@ from experiments.benchmarks.conformance import main
 from experiments.benchmarks.contender import LIBRARY, Contender
 from experiments.benchmarks.peers import flax_nnx, jax_nn, tokamax_api
 
-# Tests of tiles in tests/attention compute more cases of these rows.
-IN_OTHER_TESTS = {"closures in masks", "closures in scores", "dropout: reproducible"}
-IN_OTHER_TESTS |= {"dropout: rate and scale", "dropout: same pairs as attend"}
-
 
 @pytest.mark.parametrize("peer, row", [(jax_nn, "logsumexp"), (flax_nnx, "dropout: reproducible")])
 def test_results_and_options_of_other_libraries_are_adapted(peer, row):
@@ -22,13 +18,12 @@ def test_results_and_options_of_other_libraries_are_adapted(peer, row):
     assert check_attention(one.function, one.supports, rows=[row])[row].verdict == "pass"
 
 
-def test_tiled_attention_passes_every_row():
-    """Tests of the other implementations are in tests/attention."""
+def test_tiled_attention_passes_at_long_lengths():
+    """Tests of the other rows and implementations are in tests/attention."""
     tiled = next(one for one in ours.contenders() if one.name == "attend:tiled")
-    rows = tuple(row for row in ROWS if row not in IN_OTHER_TESTS)
+    rows = [row for row in ROWS if "unaligned" in row]
     report = check_attention(tiled.function, tiled.supports, rows=rows)
-    report.raise_if_failed()
-    assert [row.verdict for row in report.rows] == ["pass"] * (len(ROWS) - len(IN_OTHER_TESTS))
+    assert {row.verdict for row in report.rows} == {"pass"}, report
     with pytest.raises(ValueError, match="batch axes of query and key differ"):
         tiled.function(jnp.ones((1, 2, 1, 3)), *[jnp.ones((2, 2, 1, 3))] * 2)
 
