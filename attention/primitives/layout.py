@@ -9,6 +9,7 @@ from math import ceil, prod
 from typing import NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from attention.primitives.arguments import Arguments
@@ -27,29 +28,28 @@ SIZES = {
 
 
 class Visits(NamedTuple):
-    """The key tiles that each row of query tiles visits.
+    """The key tiles that a row of query tiles visits; of all rows, with an axis in front.
 
     Attributes:
-        first: int32 `[rows]`, the first of them, where they are an interval; None elsewhere.
-        columns: int32 `[rows, columns]`, those to visit first; None where they are an interval.
-        counts: int32 `[rows]`, how many there are.
+        first: int32, the first of them, where they are an interval; None elsewhere.
+        columns: int32 `[columns]`, those to visit first; None where they are an interval.
+        count: int32, how many there are.
     """
 
     first: Array | None
     columns: Array | None
-    counts: Array
+    count: Array
 
-    def column(self, row: Array, number: Array) -> Array:
-        """Return the `number`-th key tile of a row."""
-        return self.first[row] + number if self.columns is None else self.columns[row, number]
+    def column(self, number: Array) -> Array:
+        """Return the `number`-th key tile of the row."""
+        return self.first + number if self.columns is None else self.columns[number]
 
-    def flags(self, row: Array, columns: int) -> Array:
-        """Return which key tiles a row visits: bool `[columns]`."""
+    def flags(self, columns: int) -> Array:
+        """Return which key tiles the row visits: bool `[columns]`."""
         numbers = jnp.arange(columns, dtype=jnp.int32)
         if self.columns is None:
-            return (numbers >= self.first[row]) & (numbers < self.first[row] + self.counts[row])
-        is_first = numbers < self.counts[row]
-        return jnp.zeros(columns, bool).at[self.columns[row]].set(is_first)
+            return (numbers >= self.first) & (numbers < self.first + self.count)
+        return jnp.zeros(columns, bool).at[self.columns].set(numbers < self.count)
 
 
 @dataclass(frozen=True)
@@ -135,16 +135,20 @@ def _equal_tiles(length: int, largest: int) -> int:
     return -(-ceil(length / ceil(length / largest)) // 8) * 8
 
 
-def visits_of(layout: Layout, one: Arguments) -> Visits | None:
-    """Return the tiles to visit in one example, indexed by query and key; None for all tiles."""
+def visits_of(layout: Layout, one: Arguments) -> Visits:
+    """Return the tiles that each row visits in one example, indexed by query and key."""
+    (num_rows, num_columns), (rows, columns) = layout.shape, layout.sizes
+    # In NumPy as far as they are known when JAX traces: each kernel takes time to compile.
+    first = np.arange(num_rows, dtype=np.int32) * rows
     if layout.visit_all:
-        return None
+        return Visits(0 * first, None, 0 * first + num_columns)
+    if one.counted and (ranges := one.mask.key_range(first)) is not None:
+        num_queries, num_keys = one.query_positions.shape[0], one.key_positions.shape[0]
+        last = (first + rows).clip(max=num_queries) - 1
+        start = ranges[0].clip(0, num_keys) // columns
+        stop = -(-one.mask.key_range(last)[1].clip(0, num_keys) // columns)
+        return Visits(start, None, (stop - start).clip(0))
     query, key = map(_tiles, (one.query_positions, one.key_positions), layout.sizes)
-    if one.counted and (ranges := one.mask.key_range(query[:, 0])) is not None:
-        num_keys, size = one.key_positions.shape[0], layout.sizes[1]
-        start = jnp.clip(ranges[0], 0, num_keys) // size
-        stop = -(-jnp.clip(one.mask.key_range(query[:, -1])[1], 0, num_keys) // size)
-        return Visits(start, None, jnp.maximum(stop - start, 0))
     some = one.mask.tile_bounds(query, key).any
     columns = jnp.argsort(~some, axis=1, stable=True).astype(jnp.int32)
     return Visits(None, columns, some.sum(axis=1, dtype=jnp.int32))

@@ -89,6 +89,7 @@ class Mask:
         """Return the visible keys of each query as an interval `[start, stop)` of positions.
 
         None if they may not be one. Neither bound may decrease as the query position grows.
+        Positions that are known may be a NumPy array.
         """
 
     def band(self) -> tuple[int, int] | None:
@@ -252,13 +253,13 @@ class Window(Mask):
         return allowed if self.before is None else allowed & (start <= key_position)
 
     def key_range(self, query_position: Array) -> tuple[Array, Array]:
-        start, stop = (jnp.full_like(query_position, end) for end in (INT32.min, INT32.max))
+        start, stop = (0 * query_position + end for end in (INT32.min, INT32.max))
         if self.before is not None:
             reach = min(self.before, INT32.max)
-            start = jnp.maximum(query_position, INT32.min + reach) - reach
+            start = query_position.clip(min=INT32.min + reach) - reach
         if self.after is not None:
             reach = min(self.after, INT32.max - 1) + 1
-            stop = jnp.minimum(query_position, INT32.max - reach) + reach
+            stop = query_position.clip(max=INT32.max - reach) + reach
         return start, stop
 
     def band(self) -> tuple[int, int] | None:

@@ -134,23 +134,20 @@ def results_of(arguments: Arguments, sums: Sums) -> dict[str, Array]:
     }
 
 
-def online_sums(
-    layout: Layout, visits: Visits | None, one: Arguments, before: Sums | None = None
-) -> Sums:
+def online_sums(layout: Layout, visits: Visits, one: Arguments, before: Sums | None = None) -> Sums:
     """Return the sums of one head over the keys that are visited, added to those `before`."""
-    num_rows, num_columns = layout.shape
     head = _in_whole_tiles(layout, one)
     start = _no_keys(head) if before is None else _cut(layout, before)
     rows, of_all_rows = _split((head, start), "T")
 
-    def of_row(given: tuple[Array, Tree]) -> Sums:
-        row, here = given
+    def of_row(given: tuple[Visits, Tree]) -> Sums:
+        visits, here = given
         at_row, sums = join(here, of_all_rows)
-        count = num_columns if visits is None else visits.counts[row]
 
         def add_tile(state: tuple[Array, Sums]) -> tuple[Array, Sums]:
             number, sums = state
-            tile = _tile(at_row, "S", number if visits is None else visits.column(row, number))
+            tile = _tile(at_row, "S", visits.column(number))
+            tile = replace(tile, key=tile.key.T, value=tile.value.T)
             scores = _scores(tile, nan_where(tile.nonfinite_keys, tile.dtype)[None, :])
             largest = jnp.maximum(sums.largest, jax.lax.stop_gradient(scores).max(axis=-1))
             exponents = scores - largest[:, None]
@@ -161,30 +158,35 @@ def online_sums(
             weighted = sums.weighted * shrink[:, None] + _weighted_values(tile, exponentials)
             return number + 1, Sums(largest, total, weighted)
 
-        return jax.lax.while_loop(lambda state: state[0] < count, add_tile, (0 * row, sums))[1]
+        start = 0 * visits.count, sums
+        return jax.lax.while_loop(lambda state: state[0] < visits.count, add_tile, start)[1]
 
-    sums = jax.lax.map(of_row, (jnp.arange(num_rows, dtype=jnp.int32), rows))
+    sums = jax.lax.map(of_row, (visits, rows))
     # Queries that are not finite counted as 0; those that see a key give NaN.
     nan = nan_where(head.nonfinite_queries & (sums.total > 0), one.dtype)
     return _without_padding(Sums(sums.largest + nan, sums.total + nan, sums.weighted), one)
 
 
 @partial(checkpoint, static_argnums=0)
-def plain_sums(layout: Layout, visits: Visits | None, one: Arguments, known: Sums) -> Sums:
+def plain_sums(layout: Layout, visits: Visits, one: Arguments, known: Sums) -> Sums:
     """Return `total` and `weighted` of one head as plain sums over tiles, for their derivatives.
 
-    `known`: the largest score of each query, which is constant, and no sums.
+    `known`: the largest score of each query, which is constant, and no sums. Tiles of key and value
+    are transposed, `[columns, H, size]`: their derivatives are then products that transpose no tile
+    of scores. All rows of tiles share them.
     """
-    num_rows, num_columns = layout.shape
+    num_columns = layout.shape[1]
     known = _cut(layout, jax.lax.stop_gradient(known))
-    rows, of_all_rows = _split((_in_whole_tiles(layout, one), known), "T")
+    head = _in_whole_tiles(layout, one)
+    head = replace(head, key=jnp.swapaxes(head.key, 1, 2), value=jnp.swapaxes(head.value, 1, 2))
+    rows, of_all_rows = _split((head, known), "T")
 
     @checkpoint
-    def of_row(given: tuple[Array, Tree]) -> Sums:
-        row, here = given
+    def of_row(given: tuple[Visits, Tree]) -> Sums:
+        visits, here = given
         at_row, known = join(here, of_all_rows)
         columns, of_all_columns = _split(at_row, "S")
-        zeros = replace(_no_keys(at_row), largest=None)
+        zeros = replace(_no_keys(replace(at_row, value=at_row.value.mT)), largest=None)
 
         def of_tile(here: Arguments) -> Sums:
             tile = join(here, of_all_columns)
@@ -205,22 +207,22 @@ def plain_sums(layout: Layout, visits: Visits | None, one: Arguments, known: Sum
 
         def in_order() -> Sums:
             """Sum over all tiles, of which some are skipped."""
-            is_visited = None if visits is None else visits.flags(row, num_columns)
+            is_visited = None if layout.visit_all else visits.flags(num_columns)
             return jax.lax.scan(add, zeros, (is_visited, columns), num_columns)[0]
 
         def first(number: int) -> Sums:
             """Sum over the first tiles that the row visits."""
             numbers = jnp.arange(number, dtype=jnp.int32)
-            at = jnp.clip(visits.column(row, numbers), 0, num_columns - 1)
+            at = jnp.clip(visits.column(numbers), 0, num_columns - 1)
 
             def add_column(sums: Sums, given: tuple[Array, Array]) -> tuple[Sums, None]:
                 is_visited, column = given
                 take = partial(jax.lax.dynamic_index_in_dim, index=column, keepdims=False)
                 return add(sums, (is_visited, jax.tree.map(take, columns)))
 
-            return jax.lax.scan(add_column, zeros, (numbers < visits.counts[row], at))[0]
+            return jax.lax.scan(add_column, zeros, (numbers < visits.count, at))[0]
 
-        if visits is None:
+        if layout.visit_all:
             return in_order()
         if layout.most < num_columns:
             return first(layout.most)
@@ -228,9 +230,9 @@ def plain_sums(layout: Layout, visits: Visits | None, one: Arguments, known: Sum
         # the gradient of eight packed sequences of 512 tokens on a CPU.
         if (few := layout.most // 6) < SHORTEST_LOOP:
             return in_order()
-        return jax.lax.cond(visits.counts[row] <= few, lambda: first(few), in_order)
+        return jax.lax.cond(visits.count <= few, lambda: first(few), in_order)
 
-    sums = jax.lax.map(of_row, (jnp.arange(num_rows, dtype=jnp.int32), rows))
+    sums = jax.lax.map(of_row, (visits, rows))
     return _without_padding(sums, one)
 
 
@@ -257,16 +259,12 @@ def _no_keys(one: Arguments) -> Sums:
     """Return the sums over no keys, varying over the same axes of a mesh as the arguments."""
     dtype, queries = one.dtype, one.query.shape[:-1]
     smallest = jnp.full(queries, jnp.finfo(dtype).min, dtype)
-    zeros = jnp.zeros(queries, dtype), jnp.zeros((*queries, one.value.shape[-2]), dtype)
+    zeros = jnp.zeros(queries, dtype), jnp.zeros((*queries, one.value.shape[-1]), dtype)
     return Sums(*varying_alike([smallest, *zeros, *jax.tree.leaves(one)])[:3])
 
 
 def _in_whole_tiles(layout: Layout, one: Arguments) -> Arguments:
-    """Replace non-finite numbers, and cut the arguments of one head into whole tiles.
-
-    Tiles of key and value are transposed, `[columns, H, size]`: their derivatives are then products
-    that transpose no tile of scores. All rows of tiles share them.
-    """
+    """Replace non-finite numbers, and cut the arguments of one head into whole tiles."""
     one = with_axes_of_one(one)
     query, nonfinite_queries = replace_nonfinite(one.query)
     key, value, nonfinite_keys = one.key, one.value, one.nonfinite_keys
@@ -279,8 +277,7 @@ def _in_whole_tiles(layout: Layout, one: Arguments) -> Arguments:
     if (length := key.shape[0]) % layout.sizes[1]:
         is_key = PairMask((jnp.arange(length) >= 0)[None, None, :])  # padded with False
         one = replace(one, mask=is_key if one.mask is None else And(one.mask, is_key))
-    one = _cut(layout, one)
-    return replace(one, key=jnp.swapaxes(one.key, 1, 2), value=jnp.swapaxes(one.value, 1, 2))
+    return _cut(layout, one)
 
 
 def _cut(layout: Layout, tree: Tree) -> Tree:
