@@ -220,7 +220,6 @@ def _default(arguments: Arguments) -> tuple[str, str]:
 
 def _nothing_to_tile(arguments: Arguments, platform: str | None = None) -> str | None:
     """Return why the arguments cannot be computed in tiles, on any platform."""
-    del platform
     if 0 in (*arguments.query.shape, *arguments.key.shape, *arguments.value.shape):
         return "there is nothing to cut into tiles"
     if not isinstance(arguments.query.shape[-3] + arguments.key.shape[-3], int):
@@ -230,7 +229,6 @@ def _nothing_to_tile(arguments: Arguments, platform: str | None = None) -> str |
 
 def _tiles_given(arguments: Arguments, platform: str) -> str | None:
     """Return why the reference cannot compute the arguments."""
-    del platform
     return None if arguments.tile_sizes is None else "it has no tiles, and tile_sizes was given"
 
 
@@ -271,9 +269,7 @@ IMPLEMENTATIONS = (
     Implementation("reference", _tiles_given, attend_by_definition),
     *(
         Implementation(
-            name,
-            partial(kernels.refusal, name=name),
-            partial(kernels.attend_by_tokamax, name=name),
+            name, partial(kernels.refusal, name=name), partial(kernels.attend_by_tokamax, name=name)
         )
         for name in kernels.PLATFORMS
     ),

@@ -153,15 +153,18 @@ def attend_by_definition(
     a loop over batch axes computes a few at a time, and derivatives compute each step again; with
     `kv_heads`, a loop over the heads of an example.
     """
-    del platform
     kv_heads = kv_heads or Cut(1, 1, arguments.key.shape[-2])
 
+    checkpoint = partial(jax.checkpoint, prevent_cse=False)
+    one_head = checkpoint(attend_one_head) if kv_heads.steps > 1 else attend_one_head
+
     def example(one: Arguments, *products: Products) -> dict[str, Array]:
-        results = over_heads(attend_one_head, (one.by_index(), *products), kv_heads, remat=True)
+        results = over_heads(one_head, (one.by_index(), *products), kv_heads)
         return results | {"output": jnp.swapaxes(results["output"], 0, 1)}
 
     trees = (arguments,) if products is None else (arguments, products)
-    results = over_batch(example, trees, arguments.batch, examples, remat=examples is not None)
+    example = example if examples is None else checkpoint(example)
+    results = over_batch(example, trees, arguments.batch, examples)
     return share_with_sinks(results, arguments.sinks)
 
 

@@ -106,7 +106,6 @@ class Mask:
         Args:
             positions: of the queries `[T]` and keys `[S]`; None if both count from 0.
         """
-        del positions
         return self
 
     def tile_bounds(self, query: Array, key: Array) -> TileBounds:

@@ -46,7 +46,13 @@ from attention.primitives.numerics import (
     wide,
 )
 from attention.primitives.pytree_dataclass import array_field, join, map_arrays, pytree_dataclass
-from attention.primitives.vectorize import over_batch, over_heads, varying_alike, with_axes_of_one
+from attention.primitives.vectorize import (
+    index,
+    over_batch,
+    over_heads,
+    varying_alike,
+    with_axes_of_one,
+)
 
 Tree = Any
 
@@ -111,7 +117,8 @@ def for_all_heads(
     def example(one: Arguments, *known: Sums) -> Sums:
         one = one.by_index()
         of_head = partial(function, layout, visits_of(layout, one))
-        sums = over_heads(of_head, (one, *known), layout.kv_heads)
+        moved = function is not online_sums  # through which no gradient passes
+        sums = over_heads(of_head, (one, *known), layout.kv_heads, moved=moved)
         return replace(sums, weighted=jnp.swapaxes(sums.weighted, 0, 1))
 
     return over_batch(example, (arguments, *known), arguments.batch, layout.examples)
@@ -217,8 +224,7 @@ def plain_sums(layout: Layout, visits: Visits, one: Arguments, known: Sums) -> S
 
             def add_column(sums: Sums, given: tuple[Array, Array]) -> tuple[Sums, None]:
                 is_visited, column = given
-                take = partial(jax.lax.dynamic_index_in_dim, index=column, keepdims=False)
-                return add(sums, (is_visited, jax.tree.map(take, columns)))
+                return add(sums, (is_visited, jax.tree.map(lambda x: index(x, column), columns)))
 
             return jax.lax.scan(add_column, zeros, (numbers < visits.count, at))[0]
 
@@ -313,9 +319,7 @@ def _tile(tree: Tree, letter: str, number: Array | int) -> Tree:
     def take(array: Array, axes: str) -> Array:
         if (axis := _axis(axes, letter)) is None:
             return array
-        if array.shape[axis] == 1:
-            return array.squeeze(axis)
-        return jax.lax.dynamic_index_in_dim(array, number, axis, keepdims=False)
+        return array.squeeze(axis) if array.shape[axis] == 1 else index(array, number, axis)
 
     return map_arrays(tree, take)
 

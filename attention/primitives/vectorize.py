@@ -13,12 +13,17 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.sharding import AxisType
 
 from attention.primitives.pytree_dataclass import join, map_arrays
 
 Tree = Any
+Function = Callable[..., Tree]
+
+# index(array, number, axis): one entry of an axis, which is then gone.
+index = partial(jax.lax.dynamic_index_in_dim, keepdims=False, allow_negative_indices=False)
 
 
 class Cut(NamedTuple):
@@ -58,11 +63,10 @@ def possible_shards(*arrays: Array) -> int:
 
 
 def over_batch(
-    function: Callable[..., Tree],
+    function: Function,
     trees: Sequence[Tree],
     batch: Sequence[int],
     cuts: Sequence[Cut] | None = None,
-    remat: bool = False,
 ) -> Tree:
     """Map a function of single examples over batch axes, which are in front in the results.
 
@@ -72,7 +76,6 @@ def over_batch(
             `batch`; an array without any is shared by all examples.
         batch: the sizes of the batch axes.
         cuts: how to map over each of them; all at once by default.
-        remat: whether derivatives compute each step of a loop again.
     """
     sizes = tuple(size for size in batch if size != 1)
 
@@ -85,18 +88,18 @@ def over_batch(
     in_axes = map_arrays(trees, lambda array, axes: 0 if array.ndim > len(axes) else None)
     for axis_cut in reversed(cuts or [Cut(1, 1, size) for size in batch]):
         if prod(axis_cut) != 1:
-            function = _map_axis(function, in_axes, axis_cut, remat)
+            function = _map_axis(function, in_axes, axis_cut)
     return jax.tree.map(lambda x: x.reshape(*batch, *x.shape[len(sizes) :]), function(*trees))
 
 
 def over_heads(
-    function: Callable[..., Tree], trees: Sequence[Tree], kv_heads: Cut, remat: bool = False
+    function: Function, trees: tuple[Tree, ...], kv_heads: Cut, moved: bool = True
 ) -> Tree:
     """Map a function of one head over the query heads of one example; results have N in front.
 
     First over the key/value heads, cut as `kv_heads`, then over the query heads of their groups,
     with key and value unbatched: query head n reads key head n // G. An axis N of one is shared by
-    all heads, and stays. The query of the first tree counts the heads. `remat`: as in `over_batch`.
+    all heads, and stays. The query of the first tree counts the heads. `moved`: as in `_map_axis`.
     """
     num_heads, num_kv_heads = trees[0].query.shape[1], prod(kv_heads)
     groups = num_heads // num_kv_heads
@@ -113,14 +116,11 @@ def over_heads(
         sizes = (size for size in sizes if size > 1)
         return array.reshape(*array.shape[:axis], *sizes, *array.shape[axis + 1 :])
 
-    trees = tuple(trees)
     if groups > 1:
         in_axes = map_arrays(trees, lambda x, axes: axis_of(x, axes) if "N" in axes else None)
         function = _map_axis(function, in_axes, Cut(1, 1, groups))
     if num_kv_heads > 1:
-        function = _map_axis(
-            function, map_arrays(trees, axis_of), kv_heads, remat and kv_heads.steps > 1
-        )
+        function = _map_axis(function, map_arrays(trees, axis_of), kv_heads, moved)
     results = function(*map_arrays(trees, split))
     return _reshaped(results, (num_kv_heads > 1) + (groups > 1), [num_heads])
 
@@ -135,35 +135,38 @@ def with_axes_of_one(one: Tree) -> Tree:
     return replace(one, mask=mask, scores=scores)
 
 
-def _map_axis(
-    function: Callable[..., Tree], in_axes: Tree, cut: Cut, remat: bool = False
-) -> Callable[..., Tree]:
+def _map_axis(function: Function, in_axes: Tree, cut: Cut, moved: bool = True) -> Function:
     """Return `jax.vmap(function, in_axes)`, as a loop if the cut has more than one step.
 
-    `remat`: whether derivatives compute each step again.
+    `moved`: whether the axis is first moved to the front. Else a step of one entry reads it where
+    it is, which takes less time and memory, but a gradient would add whole arrays in each step.
     """
     shards, steps, at_once = cut
-    checkpoint = partial(jax.checkpoint, prevent_cse=False) if remat else lambda step: step
     if steps == 1:
-        return checkpoint(jax.vmap(function, in_axes, axis_size=shards * at_once))
+        return jax.vmap(function, in_axes, axis_size=shards * at_once)
 
     def run(*trees: Tree) -> Tree:
-        mapped = jax.tree.map(
-            lambda axis, array: None if axis is None else jnp.moveaxis(array, axis, 0),
-            in_axes,
-            trees,
-            is_leaf=lambda axis: axis is None,
-        )
+        def each(take: Callable[[Array, int], Array]) -> Tree:
+            def entry(axis: int | None, array: Tree) -> Tree:
+                return None if axis is None else take(array, axis)
+
+            return jax.tree.map(entry, in_axes, trees, is_leaf=lambda axis: axis is None)
 
         def step(mapped: Tree) -> Tree:
             return function(*join(mapped, trees))
 
+        def read_and_step(number: Array) -> Tree:
+            return function(*join(each(lambda x, axis: index(x, number, axis)), trees))
+
+        if not moved and shards == at_once == 1:
+            return jax.lax.map(read_and_step, np.arange(steps))
         # A step of one entry has no axis of one: on a CPU the compiler multiplies matrices without
         # a batch axis faster in the backward pass, since it need not transpose them.
-        step = checkpoint(jax.vmap(step) if at_once > 1 else step)
+        step = jax.vmap(step) if at_once > 1 else step
         loop = partial(jax.lax.map, step)
         loop = jax.vmap(loop) if shards > 1 else loop
         sizes = [number for number in cut if number > 1]
+        mapped = each(lambda array, axis: jnp.moveaxis(array, axis, 0))
         return _reshaped(loop(_reshaped(mapped, 1, sizes)), len(sizes), [prod(cut)])
 
     return run
