@@ -70,6 +70,9 @@ def main(page: str | None = None) -> int:
     Args:
         page: an HTML file of `--mode=explain`, which is embedded; its run becomes a zip file.
     """
+    run = Path(page).resolve().parents[1] if page else None
+    if run and not (run / "config.json").exists():
+        raise SystemExit(f"{page} is not in the folder explain of a run")
     shutil.rmtree(SITE, ignore_errors=True)
     shutil.copytree(DOCS, SOURCE, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
     for name, target in OTHERS.items():
@@ -86,7 +89,7 @@ def main(page: str | None = None) -> int:
         nbformat.write(notebook, copy.with_suffix(".ipynb"))
         copy.unlink()
     groups = dict(GROUPS)
-    if page:
+    if page and run:
         # In the site, the steps of a calculation link to the pages of the tutorial.
         linked = (
             Path(page)
@@ -95,7 +98,6 @@ def main(page: str | None = None) -> int:
         )
         (SITE / "html").mkdir()
         (SITE / "html" / "page.html").write_text(linked, encoding="utf-8")
-        run = Path(page).resolve().parents[1]
         shutil.make_archive(str(SITE / "html" / run.name), "zip", run.parent, run.name)
         text = EMBEDDED.replace("RUN", run.name)
         (SOURCE / "trained_model.md").write_text(text, encoding="utf-8")

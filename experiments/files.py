@@ -68,8 +68,8 @@ def make_folder(path: Path) -> None:
 def temporary_folder(folder: Path) -> Iterator[Path]:
     """Create a folder in another one, for what is then published; remove abandoned ones there."""
     make_folder(folder)
-    remove_abandoned(folder)
     with named_errors(folder):
+        remove_abandoned(folder)
         temporary = TemporaryDirectory(dir=folder, suffix=PART)
     with temporary as path:
         yield Path(path)

@@ -130,7 +130,13 @@ class Run:
         return nnx.merge(self.task.learner.definition, one_copy(self.state.parameters))
 
     def predict(self, lines: Sequence[str]) -> Iterator[Prediction]:
-        """Yield the answer to each line as `--mode=predict`, with details and errors."""
+        """Yield the answer to each line as `--mode=predict`, with details and errors.
+
+        Raises:
+            ValueError: a string in place of a list of them.
+        """
+        if isinstance(lines, str):
+            raise ValueError("lines is one string: pass a list of strings")
         return self.task.predict(self.state, lines)
 
     def answer(self, lines: Sequence[str]) -> list[str]:

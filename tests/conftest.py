@@ -32,7 +32,7 @@ CACHE |= {"jax_persistent_cache_min_compile_time_secs": 0}
 
 
 def pytest_runtest_setup() -> None:
-    """Store all programs in one cache, also after a command has set its own."""
+    """Store all programs, small ones too, also after a command has set a smallest time."""
     for name, value in CACHE.items():
         jax.config.update(name, value)
 

@@ -33,7 +33,7 @@ from attention.primitives.masks import Mask
 class Model(nnx.Module):
     """Embed inputs, map them with a stack, and score the features.
 
-    A model is made from a config, sizes and `rngs`, or of layers, by the names of its attributes. A
+    A model is made from a config, sizes and `rngs`, or from layers, named as its attributes. A
     layer beside a config replaces that of the config, and the attribute `config` is then None.
 
     Options of calls are the fields of `Context`, and raise a TypeError for others. For tokens they
@@ -52,7 +52,7 @@ class Model(nnx.Module):
         """Make a model from a config, as the class itself does."""
         return cls(config, *embedding, **options)
 
-    def _keep_config(
+    def _check_given(
         self,
         config: object,
         rngs: object,
@@ -60,15 +60,14 @@ class Model(nnx.Module):
         *others: object,
         **sizes: int | None,
     ) -> None:
-        """Keep the config if all layers are its own; raise an error if it cannot make them."""
+        """Check what is given; keep the config unless a layer is. Without it, all are needed."""
         if config is None and None in layers.values():
             raise TypeError(f"{type(self).__name__} needs a config, or {' and '.join(layers)}")
         if config is not None and not isinstance(rngs, nnx.Rngs):
             raise TypeError(f"rngs must be an nnx.Rngs, got {type(rngs).__name__}")
         for name, size in sizes.items():
             check_count(name, size, required=config is not None, at_least=1)
-        is_own = all(each is None for each in (*layers.values(), *others))
-        self.config = config if is_own else None
+        self.config = None if any(x is not None for x in (*layers.values(), *others)) else config
 
     def _context(self, options: dict[str, Any]) -> Context:
         check_names("a model has no argument", options, [each.name for each in fields(Context)])
@@ -148,14 +147,15 @@ class LanguageModel(DecodingModel):
         embedding: Embedding | None = None,
         decoder: Decoder | None = None,
         output: Callable[[Array], Array] | None = None,
-        **options: Any,  # noqa: ANN401 - of several types
+        make_layer: MakeLayer | None = None,
+        causal: bool = True,
     ) -> None:
-        """Make a Transformer, or a model of layers; options are those of `Decoder.from_config`."""
+        """Make a Transformer, or a model of layers; see `Decoder.from_config`."""
         layers = {"embedding": embedding, "decoder": decoder}
-        others = output, options.get("make_layer")
-        self._keep_config(config, rngs, layers, *others, vocab_size=vocab_size)
+        self._check_given(config, rngs, layers, output, make_layer, vocab_size=vocab_size)
+        options = {"cross": False, "make_layer": make_layer, "causal": causal}
         self.embedding = embedding or Embedding.from_config(vocab_size, config, rngs=rngs)
-        self.decoder = decoder or Decoder.from_config(config, cross=False, rngs=rngs, **options)
+        self.decoder = decoder or Decoder.from_config(config, rngs=rngs, **options)
         self.output = output or make_output(config, vocab_size, rngs)
 
     def decode(self, tokens: Array, **options: object) -> Output:
@@ -239,19 +239,15 @@ class MaskedLanguageModel(Model):
         encoder: Encoder | None = None,
         head: Callable[[Array], Array] | None = None,
         output: Callable[[Array], Array] | None = None,
+        make_layer: MakeLayer | None = None,
         has_head: bool = False,
-        **options: Any,  # noqa: ANN401 - of several types
     ) -> None:
-        """Make a Transformer, with a `PredictionHead` if `has_head`, or a model of layers.
-
-        The options are those of `Encoder.from_config`.
-        """
+        """Make a Transformer, with a `PredictionHead` if `has_head`, or a model of layers."""
         layers = {"embedding": embedding, "encoder": encoder}
-        others = head, output, options.get("make_layer")
-        self._keep_config(config, rngs, layers, *others, vocab_size=vocab_size)
+        self._check_given(config, rngs, layers, head, output, make_layer, vocab_size=vocab_size)
         self.embedding = embedding or Embedding.from_config(vocab_size, config, rngs=rngs)
-        self.encoder = encoder or Encoder.from_config(config, rngs=rngs, **options)
-        self.head = PredictionHead(config, rngs=rngs) if has_head else head
+        self.encoder = encoder or Encoder.from_config(config, rngs=rngs, make_layer=make_layer)
+        self.head = head or (PredictionHead(config, rngs=rngs) if config and has_head else None)
         self.output = output or make_output(config, vocab_size, rngs)
 
     def encode(
@@ -340,7 +336,7 @@ class EncoderDecoder(DecodingModel):
         layers |= {"target_embedding": target_embedding, "decoder": decoder}
         sizes = {"source_vocab_size": source_vocab_size, "target_vocab_size": target_vocab_size}
         others = output, make_encoder_layer, make_decoder_layer
-        self._keep_config(config, rngs, layers, *others, **sizes)
+        self._check_given(config, rngs, layers, *others, **sizes)
         if source_embedding is None:
             is_shared = config.tie in ("all", "embeddings")
             if is_shared and source_vocab_size != target_vocab_size:
@@ -527,13 +523,14 @@ class Classifier(Model):
         make_layer: MakeLayer | None = None,
     ) -> None:
         """Make the encoder of a config, a pooling of `POOLINGS` and an output, or take layers."""
-        layers = {"encoder": encoder, "output": output}
-        self._keep_config(config, rngs, layers, make_layer, num_classes=num_classes)
+        own_pooling = pooling if isinstance(pooling, nnx.Module) else None
+        layers = {"encoder": encoder, "pooling": own_pooling, "output": output}
+        self._check_given(config, rngs, layers, make_layer, num_classes=num_classes)
         if embedding is None:
             raise TypeError("a Classifier needs an embedding")
         self.embedding = embedding
         self.encoder = encoder or Encoder.from_config(config, rngs=rngs, make_layer=make_layer)
-        if not isinstance(pooling, nnx.Module):
+        if own_pooling is None:
             make_pooling = named("pooling", pooling, "POOLINGS", POOLINGS)
             pooling = make_pooling(config.width, param_dtype=config.param_dtype, rngs=rngs)
         self.pooling = pooling

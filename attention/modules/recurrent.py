@@ -99,7 +99,7 @@ def make_cell(
 
 def initial_carry(cell: nnx.RNNCellBase, vector: Array) -> Any:  # noqa: ANN401 - any pytree
     """Return the carry of a cell in which every leaf is a vector `[..., F]`."""
-    like = jax.eval_shape(lambda: cell.initialize_carry((1,), nnx.Rngs(0)))
+    like = jax.eval_shape(lambda: cell.initialize_carry((1,), rngs=nnx.Rngs(0)))
     return jax.tree.map(lambda _: vector, like)
 
 
@@ -410,7 +410,9 @@ class RecurrentEncoderDecoder(EncoderDecoder):
         target_vocab_size: int,
         rngs: nnx.Rngs,
     ) -> None:
-        """Make the model of a config."""
+        """Make the model of a config; layers of one's own make an `EncoderDecoder`."""
+        sizes = {"source_vocab_size": source_vocab_size, "target_vocab_size": target_vocab_size}
+        self._check_given(config, rngs, {}, **sizes)
         width, hidden, cell = config.embedding_width, config.hidden, CELLS[config.cell]
         make_attention, make_step = ATTENTIONS[config.attention]
         options = {"dtype": config.dtype, "param_dtype": config.param_dtype, "rngs": rngs}

@@ -26,6 +26,8 @@ from attention.primitives.vectorize import Cut, over_batch, over_heads, with_axe
 
 Tree = Any
 
+checkpoint = partial(jax.checkpoint, prevent_cse=False)
+
 
 def scaled_dot_product(
     query: Array,
@@ -150,12 +152,11 @@ def attend_by_definition(
     """Return "output", "logsumexp" and what `arguments.returning` names, from weights in memory.
 
     With `products`, non-finite queries and keys are flagged in the arguments. With `examples`,
-    a loop over batch axes computes a few at a time, and derivatives compute each step again; with
-    `kv_heads`, a loop over the heads of an example.
+    as many are computed at a time, and derivatives compute each of them again; with `kv_heads` of
+    several steps, each head.
     """
     kv_heads = kv_heads or Cut(1, 1, arguments.key.shape[-2])
 
-    checkpoint = partial(jax.checkpoint, prevent_cse=False)
     one_head = checkpoint(attend_one_head) if kv_heads.steps > 1 else attend_one_head
 
     def example(one: Arguments, *products: Products) -> dict[str, Array]:

@@ -31,7 +31,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from attention.primitives.arguments import Arguments
-from attention.primitives.dot_product import attend_by_definition
+from attention.primitives.dot_product import attend_by_definition, checkpoint
 from attention.primitives.dropout import keep_factor
 from attention.primitives.layout import Layout, Visits, layout_of, visits_of
 from attention.primitives.masks import And, PairMask
@@ -61,8 +61,6 @@ IN_TILES = str.maketrans({"N": "", "K": "", "T": "Tt", "S": "Ss"})
 
 # Visits of the shortest loop that saves more time than it takes to compile.
 SHORTEST_LOOP = 5
-
-checkpoint = partial(jax.checkpoint, prevent_cse=False)
 
 
 @pytree_dataclass
@@ -117,7 +115,7 @@ def for_all_heads(
     def example(one: Arguments, *known: Sums) -> Sums:
         one = one.by_index()
         of_head = partial(function, layout, visits_of(layout, one))
-        moved = function is not online_sums  # through which no gradient passes
+        moved = function is not online_sums  # which is never transposed
         sums = over_heads(of_head, (one, *known), layout.kv_heads, moved=moved)
         return replace(sums, weighted=jnp.swapaxes(sums.weighted, 0, 1))
 

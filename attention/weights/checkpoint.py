@@ -125,7 +125,7 @@ def save(
     """Save a model: config.json and safetensors.
 
     A model that was loaded is saved in the layout it had; any other with the names of its
-    parameters, and with its config if `from_config` of a class in `MODELS` made it, for `load`.
+    parameters, and with its config if a class in `MODELS` made it from that alone, for `load`.
 
     Args:
         model: to save.

@@ -64,6 +64,8 @@ def test_a_layer_replaces_that_of_the_config():
         make(vocab_size=None, rngs=nnx.Rngs(0))
     with pytest.raises(TypeError, match=r"rngs must be an nnx\.Rngs, got int"):
         make(rngs=0)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'ouput'"):
+        LanguageModel(embedding=other.embedding, decoder=other.decoder, ouput=None)
     with pytest.raises(TypeError, match="LanguageModel needs a config, or embedding and decoder"):
         LanguageModel(vocab_size=V)
 
