@@ -2,10 +2,10 @@
 
 command    python run.py --config=configs/toy_translation_llama.py
 hardware   two CPU cores
-time       1.5 min of training
-score      test exact match: 99.13% ± 0.12%; agreement exact match: 98.78% ± 0.13%; order exact
-           match: 99.20% ± 0.29%; polysemy exact match: 99.70% ± 0.26%; compositional exact match:
-           97.70% ± 1.40%; longer exact match: 26.13% ± 6.74%; seeds 0, 1, 2, commit f36d398
+time       1.4 min of training
+score      test exact match: 99.43% ± 0.12%; agreement exact match: 99.20% ± 0.14%; order exact
+           match: 99.43% ± 0.25%; polysemy exact match: 99.06% ± 0.47%; compositional exact match:
+           98.03% ± 0.91%; longer exact match: 23.53% ± 7.37%; seeds 0, 1, 2, commit 9f763dfc
 """
 
 from ml_collections import ConfigDict
