@@ -150,7 +150,7 @@ class LanguageModel(DecodingModel):
         make_layer: MakeLayer | None = None,
         causal: bool = True,
     ) -> None:
-        """Make a Transformer, or a model of layers; see `Decoder.from_config`."""
+        """Make a Transformer, or a model of layers; `make_layer`, `causal` as in `Decoder`."""
         layers = {"embedding": embedding, "decoder": decoder}
         self._check_given(config, rngs, layers, output, make_layer, vocab_size=vocab_size)
         options = {"cross": False, "make_layer": make_layer, "causal": causal}
