@@ -3,10 +3,11 @@
 #
 #   make train                    train the main job; ARGS="--config=..." trains another one
 #   make train JAX=cuda13         the same on NVIDIA GPUs; JAX=tpu on Google TPUs
-#   make test                     run all tests
+#   make test                     run the tests
 #   make test-slow                run the tests that take minutes: kills, a full disk, each config
 #   make shapes                   check every public shape, in half a minute
-#   make results                make all tables of results; ARGS=workdirs reads the runs there first
+#   make lint                     check style, format, and types of the programs in README.md
+#   make results                  make all tables of results; ARGS=workdirs reads the runs there first
 #   make notebooks                run the tutorial and write its pages as notebooks to build/notebooks
 #   make docs                     build the site: tutorial, documents and API reference, in build/site/html
 #   make test PYTHON=python3.13 VENV=.venv-3.13
