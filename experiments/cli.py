@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 from attention import __version__
 from experiments.config import DEFAULT, Config, config_files, import_plugin, load_config
 from experiments.config.build import as_tree, converted, flat, helps
-from experiments.config.parts import TextPart, fitting_warmup
+from experiments.config.parts import PretrainedPart, TextPart, fitting_warmup
 from experiments.errors import UsageError, as_usage_errors, one_of
 from experiments.registry import DATASETS, TASKS, datasets_of
 from experiments.workdir import Workdir, program_name
@@ -39,26 +39,26 @@ FLAGS = {
     "mode": ((), "one of the modes above"),
     "config": ((), f"a configuration below, NAME:tiny for its tiny form, or a path [{DEFAULT}]"),
     "workdir": ((), "folder of the run; alone, it continues or uses the run that it contains"),
-    "cache": ((), "folder of generated data and compiled programs"),
+    "cache": ((), "folder of prepared data and compiled programs [.cache]"),
     "plugin": ((), "Python file or module that registers datasets, tasks and the like"),
-    "help": ((), "this list, with --config its fields"),
+    "help": ((), "this list; with --config also the fields of that configuration"),
     "version": ((), "the version of the package"),
-    "split": (("evaluate", "explain"), "the one split that is used"),
+    "split": (("evaluate", "explain"), "a split, in place of the test splits"),
     "against": (("evaluate",), "another workdir, to compare BLEU with (paired bootstrap)"),
     "wandb": (("train", "sweep"), "Weights & Biases project that takes the metrics too"),
     "weights": (("predict",), "folder of a released checkpoint, in place of a run"),
     "sentence": (("explain",), "a sentence, in place of a split; may be given more than once"),
     "file": (("explain",), "a file of sentences, one a line, or of pairs with a tab between"),
-    "gold": (("explain",), "word alignments of --file, one line for each pair, as 0-0 1-2 2p1"),
+    "gold": (("explain",), "file of word alignments of --file, one a line, as 0-0 1-2 2p1"),
     "gold_first": (("explain",), "number of the first word in --gold, 0 (the default) or 1"),
-    "layer": (("explain",), "the layer of a head that is drawn alone too, from 1 [the last one]"),
-    "head": (("explain",), "the head that is drawn alone too, from 1 [the first one]"),
-    "format": (("predict",), "text, or json with probabilities and alignments"),
+    "layer": (("explain",), "draw one head of this layer alone too, counted from 1 [the last one]"),
+    "head": (("explain",), "draw this head alone too, counted from 1 [the first one]"),
+    "format": (("predict",), "text, or json with probabilities and alignments [text]"),
     "seeds": (("sweep",), "the seeds of the runs, as in 0,1,2"),
     "beam": (("prepare",), "options of Apache Beam, as in --runner=DirectRunner"),
-    "coordinator": (MULTI_PROCESS_MODES, "HOST:PORT of process 0; SLURM needs none"),
-    "num_processes": (MULTI_PROCESS_MODES, "with --coordinator; 1 for one process alone"),
-    "process_id": (MULTI_PROCESS_MODES, "with --coordinator: number of this process, from 0"),
+    "coordinator": (MULTI_PROCESS_MODES, "HOST:PORT of process 0; srun and mpirun need none"),
+    "num_processes": (MULTI_PROCESS_MODES, "number of processes; 1: this one alone"),
+    "process_id": (MULTI_PROCESS_MODES, "number of this process, from 0"),
     "profile": (("train",), "write a trace of some steps to the workdir"),
 }
 DEFAULTS = {"mode": "train", "cache": ".cache", "format": "text"}
@@ -368,6 +368,8 @@ def _help(program: str, values: flags.FlagValues) -> str:
         config, texts = with_fields(load_config(name), {}), {}
         if config.task in TASKS:
             texts = helps(config) | {"data.name": f"one of {', '.join(datasets_of(config.task))}"}
+        elif config.task == "pretrained":
+            texts = helps(PretrainedPart(), "decoding.")
         rows = {
             f"--config.{field}": f"{value!r}  {texts.get(field, '')}"
             for field, value in flat(config.to_dict()).items()

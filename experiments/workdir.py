@@ -1,4 +1,4 @@
-"""The folder of a run: it contains all that evaluation, translation and explanation need."""
+"""The folder of a run: everything that the run makes, and all that predictions need."""
 
 import fcntl
 import json

@@ -40,7 +40,7 @@ class BlockConfig:
         num_kv_heads: K key/value heads, a divisor of N; N if None, 1 for multi-query attention.
         head_width: H, D / N if None.
         value_width: Hv, H if None.
-        hidden: F.
+        hidden: F, hidden width of the feed-forward layer.
         mixer: first sublayer of a block: a function `(config, rngs)` to a layer, of `MIXERS`.
         cross_attention: whether blocks of a decoder with an encoder have cross-attention.
         feed_forward: last sublayer of a block, of `FEED_FORWARDS`.
@@ -102,7 +102,7 @@ class TransformerConfig(BlockConfig):
     """Sizes and choices of a Transformer: the fields of `BlockConfig`, and those of the model.
 
     Attributes:
-        width: D.
+        width: D, width of the vectors.
         relative: buckets of relative positions, a `Relative` or its fields.
         max_length: number of positions, if they are added to embeddings (learned, sinusoidal). With
             other positions a model reads any number of tokens; a language model that generates

@@ -1,1 +1,1 @@
-"""Time, memory and error of attention, beside the functions of other libraries."""
+"""Time, memory and error of attention and models, beside those of other libraries."""

@@ -53,7 +53,7 @@ the page, from the figures in the JSON file beside it:
 """
 TIME_NOTE = """\
 Our median in milliseconds and scratch memory in MiB, for the implementation that `attend` chooses;
-then ours ÷ each other contender, below 1 if ours is faster. *-*: not measured."""
+then ours ÷ each other contender, below 1 if ours is faster. *-*: not measured, see below."""
 ERROR_NOTE = """\
 Norm of the error over the norm of the exact array, for the output / the worst of the three
 gradients; one example, standard normal inputs. Exact arrays are computed by the reference
@@ -141,13 +141,9 @@ def _error_rows(deviations: Sequence[Deviation]) -> list[dict[str, str]]:
 
 
 def _refusals(measurements: Sequence[Measurement], absent: Sequence[tuple[str, str]]) -> list[str]:
-    cases: dict[tuple[str, str], list[str]] = {}
-    for one in measurements:
-        if one.reason:
-            cases.setdefault((one.contender, one.reason), []).append(one.case)
-    lines = [f"- `{name}`: {reason}" for name, reason in absent]
-    lines += [f"- `{name}`, {', '.join(names)}: {why}" for (name, why), names in cases.items()]
-    return lines or ["Nothing."]
+    refused = [(one.contender, one.reason) for one in measurements if one.reason]
+    every = dict.fromkeys([*map(tuple, absent), *refused])
+    return [f"- `{name}`: {reason}" for name, reason in every] or ["Nothing."]
 
 
 def _number(value: float | None) -> str:

@@ -29,11 +29,11 @@ class Config(Part):
     """Everything that decides a run.
 
     Attributes:
-        task: name, in `TASKS`.
+        task: what the model learns, such as translation.
         seed: of parameters, batches and dropout.
-        architecture: name of the model, among those of the task.
+        architecture: kind of the model, such as "transformer" or "recurrent".
         text: how data become subwords; None for data whose words are the tokens.
-        decoding: how it writes; None if it writes nothing.
+        decoding: how the model writes text; None if it writes none.
         literature: published scores by split, shown beside those of the run.
         plugin: the module or file of the user that was imported for this run.
     """

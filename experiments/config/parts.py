@@ -91,7 +91,7 @@ class TextPart(Part):
 
 @dataclass(frozen=True, kw_only=True)
 class _Batch(Part):
-    microbatches: int = option(1, "parts of a batch, one after another, for memory", least=1)
+    microbatches: int = option(1, "parts of a batch, computed in turn to save memory", least=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +143,7 @@ class SkipGramBatchPart(_Batch):
     window: int = option(4, "distance of the farthest neighbour, in words", least=1)
     negatives: int = option(8, "random words for each neighbour", least=1)
     threshold: float = option(
-        1e-3, "share of all words above which occurrences are left out", within="(0, 1]"
+        1e-3, "frequency above which occurrences of a word are left out", within="(0, 1]"
     )
 
 
@@ -239,11 +239,11 @@ class SkipGramModel(Part):
 class SearchPart(Part):
     """Greedy decoding, or beam search if `num_beams` is above 1."""
 
-    num_beams: int = option(1, "hypotheses of a sentence", least=1)
-    hypotheses: int = option(100, "hypotheses at once, of all sentences", least=1)
+    num_beams: int = option(1, "hypotheses of a sentence in beam search; 1: greedy", least=1)
+    hypotheses: int = option(100, "hypotheses that are computed at once", least=1)
     length_penalty: float = option(0.0, "alpha of GNMT; 0: no length penalty", within="[-5, 5]")
     n_best: int = option(1, "translations of a sentence with --format=json", least=1)
-    metrics: tuple[str, ...] = option(DEFAULT_METRICS, "of the translations", among=METRICS)
+    metrics: tuple[str, ...] = option(DEFAULT_METRICS, "scores of the outputs", among=METRICS)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -272,7 +272,11 @@ class SamplingPart(Part):
 class PretrainedPart(SamplingPart):
     """Text generation with a released checkpoint."""
 
-    strategy: str = option("auto", "auto, sample, greedy", among=("auto", "sample", "greedy"))
+    strategy: str = option(
+        "auto",
+        "sample, greedy, or auto: greedy for an encoder-decoder, else sample",
+        among=("auto", "sample", "greedy"),
+    )
     max_tokens: int = option(100, "longest continuation", least=1)
     num_beams: int = option(1, "above 1: beam search, in place of sampling", least=1)
     length_penalty: float = option(0.0, "alpha of GNMT; 0: no length penalty", within="[-5, 5]")
@@ -295,8 +299,8 @@ class TrainPart(Part):
     steps: int = option(1_000, "optimizer steps", least=1)
     duration: str = option("", "in place of steps: 10 epochs, 5e4 examples or 2e6 tokens")
     start_from: str = option("", "workdir or folder of released weights to take parameters from")
-    start_except: tuple[str, ...] = option((), "parts that keep their initial values, as 'head'")
-    schedule: str = option("cosine", "of the learning rate after the warm-up", among=SCHEDULES)
+    start_except: tuple[str, ...] = option((), "parts that it does not give, as in ('output',)")
+    schedule: str = option("cosine", f"after the warm-up: {', '.join(SCHEDULES)}", among=SCHEDULES)
     learning_rate: float = option(3e-3, "highest learning rate", above=0)
     warmup_steps: int = option(100, "steps in which the learning rate rises from 0", least=0)
     clip_norm: float = option(1.0, "largest norm of the gradient", above=0)
@@ -307,19 +311,23 @@ class TrainPart(Part):
     decay_all: bool = option(False, "whether biases, norms and embeddings decay too")
     log_every: int = option(50, "steps between two rows of training metrics", least=1)
     evaluate_every: int = option(100, "steps between two measurements of validation", least=1)
-    sample_every: int = option(500, "steps between two samples", least=1)
-    checkpoint_every: int = option(500, "steps between checkpoints, without patience", least=1)
-    checkpoint_minutes: float = option(10.0, "minutes to a checkpoint between; 0: never", least=0)
-    skip_nonfinite: int = option(0, "skipped non-finite steps in a row that end a run", least=0)
+    sample_every: int = option(500, "steps between two samples of the output", least=1)
+    checkpoint_every: int = option(500, "steps between two checkpoints, if patience is 0", least=1)
+    checkpoint_minutes: float = option(
+        10.0, "minutes after which a checkpoint is saved; 0: never", least=0
+    )
+    skip_nonfinite: int = option(
+        0, "non-finite steps in a row that end a run; 0: the first one ends it", least=0
+    )
     average: int = option(1, "checkpoints whose mean is measured and used", least=1)
     ema: float = option(
-        0.0, "decay of a moving average of parameters, used instead", within="[0, 1)"
+        0.0, "decay of a moving average of parameters that is used; 0: none", within="[0, 1)"
     )
     evaluators: tuple[str, ...] = option((), "metrics and evaluators of each validation")
     monitor: str = option("loss", "value of the validation split that patience follows")
-    monitor_mode: str = option("", "whether its min or its max is best; '': known by its name")
+    monitor_mode: str = option("", "min or max, which is best; '': known by the name of monitor")
     patience: int = option(0, "evaluations without gain that end a run; 0: never", least=0)
-    dtype: str = option("float32", "float32 or bfloat16", among=("float32", "bfloat16"))
+    dtype: str = option("float32", "float32 or bfloat16, to compute", among=("float32", "bfloat16"))
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -363,7 +371,7 @@ class LabelTrainPart(TrainPart):
     """Training by a loss of logits and labels."""
 
     loss: str = option("cross_entropy", "function of logits and labels", among=LOSSES)
-    label_smoothing: float = option(0.0, "probability for the whole vocabulary", within="[0, 1)")
+    label_smoothing: float = option(0.0, "probability moved to all tokens", within="[0, 1)")
     z_loss: float = option(0.0, "coefficient of the squared logsumexp of the logits", least=0)
 
 

@@ -29,7 +29,7 @@ def test_help_lists_modes_configurations_and_flags(capsys):
 def test_help_lists_the_fields_of_a_configuration(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     rows = shown(capsys, "--config=toy_translation:tiny", "--help")
-    assert rows["--config.model.hidden"] == "48  F"  # help of the library
+    assert rows["--config.model.hidden"] == "48  F, hidden width of the feed-forward layer"
     assert rows["--config.batch.packed"].startswith("True  several pairs in a row")
     assert rows["--config.task"].startswith("'translation'")
     assert "--config.model.num_token_types" not in rows  # which no task reads
