@@ -2,8 +2,8 @@
 
 command    python run.py --config=configs/copy.py
 hardware   two CPU cores
-time       2.3 min of training
-score      test exact match: 100.00%; seed 0, commit 11b1b84
+time       0.4 min of training
+score      test exact match: 100.00% ± 0.00%; seeds 0, 1, 2, commit 64b3f962
 """
 
 from ml_collections import ConfigDict

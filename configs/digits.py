@@ -3,7 +3,7 @@
 command    python run.py --config=configs/digits.py
 hardware   two CPU cores
 time       0.3 min of training
-score      test accuracy: 97.50% ± 0.73%; seeds 0, 1, 2, commit f4d00e2
+score      test accuracy: 97.69% ± 0.70%; seeds 0, 1, 2, commit 4ee3182a
 """
 
 from ml_collections import ConfigDict

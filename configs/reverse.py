@@ -2,9 +2,9 @@
 
 command    python run.py --config=configs/reverse.py
 hardware   two CPU cores
-time       6.6 min of training
-score      test exact match: 83.70%; in_range exact match: 100.00%; longer exact match: 4.60%; seed
-           0, commit 3923081
+time       1.4 min of training
+score      test exact match: 83.27% ± 0.21%; in_range exact match: 99.77% ± 0.32%; longer exact
+           match: 3.27% ± 0.64%; seeds 0, 1, 2, commit 64b3f962
 score      reverse_positions/positions=alibi: test exact match: 82.70%; in_range exact match:
            97.40%; longer exact match: 8.20%; seed 0, commit 3923081
 score      reverse_positions/positions=learned: test exact match: 82.90%; in_range exact match:

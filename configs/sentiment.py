@@ -2,9 +2,9 @@
 
 command    python run.py --config=configs/sentiment.py
 hardware   two CPU cores
-time       2.7 min of training
-score      longer accuracy: 88.30%; test accuracy: 99.60% (for comparison: 53 % (logistic regression
-           on counts of words)); seed 0, commit 3923081
+time       0.6 min of training
+score      longer accuracy: 86.80% ± 5.98%; test accuracy: 98.78% ± 0.81% (for comparison: 53 %
+           (logistic regression on counts of words)); seeds 0, 1, 2, commit 64b3f962
 """
 
 from ml_collections import ConfigDict
