@@ -299,7 +299,7 @@ class TrainPart(Part):
     steps: int = option(1_000, "optimizer steps", least=1)
     duration: str = option("", "in place of steps: 10 epochs, 5e4 examples or 2e6 tokens")
     start_from: str = option("", "workdir or folder of released weights to take parameters from")
-    start_except: tuple[str, ...] = option((), "parts that it does not give, as in ('output',)")
+    start_except: tuple[str, ...] = option((), "parts not taken from there, as in ('output',)")
     schedule: str = option("cosine", f"after the warm-up: {', '.join(SCHEDULES)}", among=SCHEDULES)
     learning_rate: float = option(3e-3, "highest learning rate", above=0)
     warmup_steps: int = option(100, "steps in which the learning rate rises from 0", least=0)
@@ -327,7 +327,7 @@ class TrainPart(Part):
     monitor: str = option("loss", "value of the validation split that patience follows")
     monitor_mode: str = option("", "min or max, which is best; '': known by the name of monitor")
     patience: int = option(0, "evaluations without gain that end a run; 0: never", least=0)
-    dtype: str = option("float32", "float32 or bfloat16, to compute", among=("float32", "bfloat16"))
+    dtype: str = option("float32", "computes in float32 or bfloat16", among=("float32", "bfloat16"))
 
     def __post_init__(self) -> None:
         super().__post_init__()
