@@ -31,25 +31,24 @@ class Visits(NamedTuple):
     """The key tiles that a row of query tiles visits; of all rows, with an axis in front.
 
     Attributes:
-        first: int32, the first of them, where they are an interval; None elsewhere.
-        columns: int32 `[columns]`, those to visit first; None where they are an interval.
-        count: int32, how many there are.
+        first: int32, the number of the first visit.
+        stop: int32, the number after the last one.
+        columns: int32 `[columns]`, the key tile of each number; None where they are equal.
     """
 
-    first: Array | None
+    first: Array
+    stop: Array
     columns: Array | None
-    count: Array
 
     def column(self, number: Array) -> Array:
-        """Return the `number`-th key tile of the row."""
-        return self.first + number if self.columns is None else self.columns[number]
+        """Return the key tile of a visit."""
+        return number if self.columns is None else self.columns[number]
 
     def flags(self, columns: int) -> Array:
         """Return which key tiles the row visits: bool `[columns]`."""
         numbers = jnp.arange(columns, dtype=jnp.int32)
-        if self.columns is None:
-            return (numbers >= self.first) & (numbers < self.first + self.count)
-        return jnp.zeros(columns, bool).at[self.columns].set(numbers < self.count)
+        visited = (numbers >= self.first) & (numbers < self.stop)
+        return visited if self.columns is None else jnp.zeros_like(visited).at[self.columns].set(visited)
 
 
 @dataclass(frozen=True)
@@ -141,17 +140,18 @@ def visits_of(layout: Layout, one: Arguments) -> Visits:
     # In NumPy as far as they are known when JAX traces: each kernel takes time to compile.
     first = np.arange(num_rows, dtype=np.int32) * rows
     if layout.visit_all:
-        return Visits(0 * first, None, 0 * first + num_columns)
+        return Visits(0 * first, 0 * first + num_columns, None)
     if one.counted and (ranges := one.mask.key_range(first)) is not None:
         num_queries, num_keys = one.query_positions.shape[0], one.key_positions.shape[0]
         last = (first + rows).clip(max=num_queries) - 1
         start = ranges[0].clip(0, num_keys) // columns
         stop = -(-one.mask.key_range(last)[1].clip(0, num_keys) // columns)
-        return Visits(start, None, (stop - start).clip(0))
+        return Visits(start, stop, None)
     query, key = map(_tiles, (one.query_positions, one.key_positions), layout.sizes)
     some = one.mask.tile_bounds(query, key).any
     columns = jnp.argsort(~some, axis=1, stable=True).astype(jnp.int32)
-    return Visits(None, columns, some.sum(axis=1, dtype=jnp.int32))
+    stop = some.sum(axis=1, dtype=jnp.int32)
+    return Visits(0 * stop, stop, columns)
 
 
 def _tiles(positions: Array, size: int) -> Array:

@@ -163,8 +163,8 @@ def online_sums(layout: Layout, visits: Visits, one: Arguments, before: Sums | N
             weighted = sums.weighted * shrink[:, None] + _weighted_values(tile, exponentials)
             return number + 1, Sums(largest, total, weighted)
 
-        start = 0 * visits.count, sums
-        return jax.lax.while_loop(lambda state: state[0] < visits.count, add_tile, start)[1]
+        start = visits.first, sums
+        return jax.lax.while_loop(lambda state: state[0] < visits.stop, add_tile, start)[1]
 
     sums = jax.lax.map(of_row, (visits, rows))
     # Queries that are not finite counted as 0; those that see a key give NaN.
@@ -217,14 +217,14 @@ def plain_sums(layout: Layout, visits: Visits, one: Arguments, known: Sums) -> S
 
         def first(number: int) -> Sums:
             """Sum over the first tiles that the row visits."""
-            numbers = jnp.arange(number, dtype=jnp.int32)
+            numbers = visits.first + jnp.arange(number, dtype=jnp.int32)
             at = jnp.clip(visits.column(numbers), 0, num_columns - 1)
 
             def add_column(sums: Sums, given: tuple[Array, Array]) -> tuple[Sums, None]:
                 is_visited, column = given
                 return add(sums, (is_visited, jax.tree.map(lambda x: index(x, column), columns)))
 
-            return jax.lax.scan(add_column, zeros, (numbers < visits.count, at))[0]
+            return jax.lax.scan(add_column, zeros, (numbers < visits.stop, at))[0]
 
         if layout.visit_all:
             return in_order()
@@ -234,7 +234,7 @@ def plain_sums(layout: Layout, visits: Visits, one: Arguments, known: Sums) -> S
         # the gradient of eight packed sequences of 512 tokens on a CPU.
         if (few := layout.most // 6) < SHORTEST_LOOP:
             return in_order()
-        return jax.lax.cond(visits.count <= few, lambda: first(few), in_order)
+        return jax.lax.cond(visits.stop - visits.first <= few, lambda: first(few), in_order)
 
     sums = jax.lax.map(of_row, (visits, rows))
     return _without_padding(sums, one)
