@@ -31,13 +31,13 @@ class Visits(NamedTuple):
     """The key tiles that a row of query tiles visits; of all rows, with an axis in front.
 
     Attributes:
-        first: int32, the number of the first visit.
-        stop: int32, the number after the last one.
+        stop: int32, the number after the last visit.
+        count: int32, how many visits there are.
         columns: int32 `[columns]`, the key tile of each number; None where they are equal.
     """
 
-    first: Array
     stop: Array
+    count: Array
     columns: Array | None
 
     def column(self, number: Array) -> Array:
@@ -47,8 +47,8 @@ class Visits(NamedTuple):
     def flags(self, columns: int) -> Array:
         """Return which key tiles the row visits: bool `[columns]`."""
         numbers = jnp.arange(columns, dtype=jnp.int32)
-        visited = (numbers >= self.first) & (numbers < self.stop)
-        return visited if self.columns is None else jnp.zeros_like(visited).at[self.columns].set(visited)
+        flags = (numbers >= self.stop - self.count) & (numbers < self.stop)
+        return flags if self.columns is None else jnp.zeros_like(flags).at[self.columns].set(flags)
 
 
 @dataclass(frozen=True)
@@ -123,8 +123,6 @@ def _tile_sizes(
     if platform == "cpu" and shards == 1 and packs_sequences:
         # Larger tiles make faster products, and smaller ones compute fewer masked pairs: from 4,096
         # tokens on, eight sequences of about the same length visit less than a fifth of all pairs.
-        # Tiles of (256, 128) for all lengths took 1.0 to 1.2 times as long for 512 to 2,048 tokens,
-        # 0.9 (with gradient) to 1.2 times (forward) for 4,096, and 1.2 to 1.4 times for 16,384.
         largest = min(max(128, lengths[0] // 32), 512), min(max(128, lengths[1] // 64), 256)
     return tuple(map(_equal_tiles, lengths, largest))
 
@@ -140,18 +138,18 @@ def visits_of(layout: Layout, one: Arguments) -> Visits:
     # In NumPy as far as they are known when JAX traces: each kernel takes time to compile.
     first = np.arange(num_rows, dtype=np.int32) * rows
     if layout.visit_all:
-        return Visits(0 * first, 0 * first + num_columns, None)
+        return Visits(0 * first + num_columns, 0 * first + num_columns, None)
     if one.counted and (ranges := one.mask.key_range(first)) is not None:
         num_queries, num_keys = one.query_positions.shape[0], one.key_positions.shape[0]
         last = (first + rows).clip(max=num_queries) - 1
         start = ranges[0].clip(0, num_keys) // columns
         stop = -(-one.mask.key_range(last)[1].clip(0, num_keys) // columns)
-        return Visits(start, stop, None)
+        return Visits(stop, (stop - start).clip(0), None)
     query, key = map(_tiles, (one.query_positions, one.key_positions), layout.sizes)
     some = one.mask.tile_bounds(query, key).any
     columns = jnp.argsort(~some, axis=1, stable=True).astype(jnp.int32)
-    stop = some.sum(axis=1, dtype=jnp.int32)
-    return Visits(0 * stop, stop, columns)
+    count = some.sum(axis=1, dtype=jnp.int32)
+    return Visits(count, count, columns)
 
 
 def _tiles(positions: Array, size: int) -> Array:

@@ -223,10 +223,10 @@ def _backward(
 
         def block(given: Arguments) -> Sums:
             here = _own_columns(axis_name, given, number)
-            return for_all_heads(plain_sums, layout, here, Sums(largest, None, None))
+            return for_all_heads(plain_sums, layout, here, Sums(largest, None, None, None))
 
         _, pull = jax.vjp(block, replace(arguments, **moving))
-        (more,) = pull(replace(cotangents, largest=None))
+        (more,) = pull(replace(cotangents, largest=None, output=None))
         total = jax.tree.map(lambda x, y: x + y.astype(x.dtype), total, floats(more))
         gradients = _to_next(axis_name, {"key": total.key, "value": total.value})
         return (replace(total, **gradients), _to_next(axis_name, moving)), None

@@ -70,12 +70,14 @@ class Sums:
     Attributes:
         largest: the largest score `[..., N, T]`; the smallest finite number without keys.
         total: Σ exp(score - largest) `[..., N, T]`.
-        weighted: Σ exp(score - largest) · value after dropout `[..., T, N, Hv]`.
+        weighted: Σ exp(score - largest) · value after dropout `[..., N, T, Hv]`.
+        output: weighted / total `[..., T, N, Hv]`, of the online softmax; 0 without keys.
     """
 
     largest: Array = array_field("NT")
     total: Array | None = array_field("NT")
-    weighted: Array | None = array_field("TNh")
+    weighted: Array | None = array_field("NTh")
+    output: Array | None = array_field("TNh")
 
 
 @partial(jax.jit, static_argnums=1, inline=True)
@@ -99,9 +101,9 @@ def attend_in_tiles(arguments: Arguments, platform: str = "cpu") -> dict[str, Ar
         return results | {"output": results["output"].astype(arguments.query.dtype)}
     found = for_all_heads(online_sums, layout, arguments)
     # Joined here and not in the loops: jax 0.10 would drop the rule of `derive_as` in a scan.
-    plain = for_all_heads(plain_sums, layout, arguments, Sums(found.largest, None, None))
+    plain = for_all_heads(plain_sums, layout, arguments, Sums(found.largest, None, None, None))
     sums = derive_as((found.total, found.weighted), (plain.total, plain.weighted))
-    results = results_of(arguments, Sums(found.largest, *sums))
+    results = results_of(arguments, Sums(found.largest, *sums, found.output))
     if "weights" in arguments.returning:  # T·S numbers, so their scores fit memory too
         results["weights"] = attend_by_definition(replace(arguments, sinks=()))["weights"]
     return share_with_sinks(results, arguments.sinks)
@@ -115,9 +117,8 @@ def for_all_heads(
     def example(one: Arguments, *known: Sums) -> Sums:
         one = one.by_index()
         of_head = partial(function, layout, visits_of(layout, one))
-        moved = function is not online_sums  # which is never transposed
-        sums = over_heads(of_head, (one, *known), layout.kv_heads, moved=moved)
-        return replace(sums, weighted=jnp.swapaxes(sums.weighted, 0, 1))
+        sums = over_heads(of_head, (one, *known), layout.kv_heads, moved=function is plain_sums)
+        return replace(sums, output=jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), sums.output))
 
     return over_batch(example, (arguments, *known), arguments.batch, layout.examples)
 
@@ -129,8 +130,8 @@ def results_of(arguments: Arguments, sums: Sums) -> dict[str, Array]:
     """
     is_nan, is_empty = jnp.isnan(sums.total), sums.total == 0
     total = jnp.where(is_nan | is_empty, 1, sums.total)
-    of_queries = partial(jnp.swapaxes, axis1=-1, axis2=-2)  # [..., N, T] -> [..., T, N]
-    output = nan_rows(sums.weighted / of_queries(total)[..., None], of_queries(sums.total))
+    output = nan_rows(sums.weighted / total[..., None], sums.total)
+    output = derive_as(sums.output, jnp.swapaxes(output, -2, -3))
     largest = jax.lax.stop_gradient(jnp.where(is_empty, -jnp.inf, sums.largest))
     return {
         "output": output.astype(arguments.query.dtype),
@@ -161,15 +162,17 @@ def online_sums(layout: Layout, visits: Visits, one: Arguments, before: Sums | N
             exponentials, shrink = jnp.exp(exponents), jnp.exp(sums.largest - largest)
             total = sums.total * shrink + exponentials.sum(axis=-1)
             weighted = sums.weighted * shrink[:, None] + _weighted_values(tile, exponentials)
-            return number + 1, Sums(largest, total, weighted)
+            return number + 1, Sums(largest, total, weighted, None)
 
-        start = visits.first, sums
-        return jax.lax.while_loop(lambda state: state[0] < visits.stop, add_tile, start)[1]
+        start = visits.stop - visits.count, sums
+        sums = jax.lax.while_loop(lambda state: state[0] < visits.stop, add_tile, start)[1]
+        # Queries that are not finite counted as 0; those that see a key give NaN.
+        nan = nan_where(at_row.nonfinite_queries & (sums.total > 0), one.dtype)
+        total = sums.total + nan
+        output = sums.weighted / jnp.where(total == 0, 1, total)[:, None]
+        return Sums(sums.largest + nan, total, sums.weighted, output)
 
-    sums = jax.lax.map(of_row, (visits, rows))
-    # Queries that are not finite counted as 0; those that see a key give NaN.
-    nan = nan_where(head.nonfinite_queries & (sums.total > 0), one.dtype)
-    return _without_padding(Sums(sums.largest + nan, sums.total + nan, sums.weighted), one)
+    return _without_padding(jax.lax.map(of_row, (visits, rows)), one)
 
 
 @partial(checkpoint, static_argnums=0)
@@ -199,7 +202,7 @@ def plain_sums(layout: Layout, visits: Visits, one: Arguments, known: Sums) -> S
             # min(exponents, 0), derived as if it were not: rounded scores may exceed the largest.
             zero = exponents - jax.lax.stop_gradient(exponents)
             exponentials = jnp.exp(jnp.where(exponents > 0, zero, exponents))
-            return Sums(None, exponentials.sum(axis=-1), _weighted_values(tile, exponentials))
+            return Sums(None, exponentials.sum(axis=-1), _weighted_values(tile, exponentials), None)
 
         @checkpoint
         def add(sums: Sums, given: tuple[Array | None, Arguments]) -> tuple[Sums, None]:
@@ -217,7 +220,7 @@ def plain_sums(layout: Layout, visits: Visits, one: Arguments, known: Sums) -> S
 
         def first(number: int) -> Sums:
             """Sum over the first tiles that the row visits."""
-            numbers = visits.first + jnp.arange(number, dtype=jnp.int32)
+            numbers = visits.stop - visits.count + jnp.arange(number, dtype=jnp.int32)
             at = jnp.clip(visits.column(numbers), 0, num_columns - 1)
 
             def add_column(sums: Sums, given: tuple[Array, Array]) -> tuple[Sums, None]:
@@ -234,7 +237,7 @@ def plain_sums(layout: Layout, visits: Visits, one: Arguments, known: Sums) -> S
         # the gradient of eight packed sequences of 512 tokens on a CPU.
         if (few := layout.most // 6) < SHORTEST_LOOP:
             return in_order()
-        return jax.lax.cond(visits.stop - visits.first <= few, lambda: first(few), in_order)
+        return jax.lax.cond(visits.count <= few, lambda: first(few), in_order)
 
     sums = jax.lax.map(of_row, (visits, rows))
     return _without_padding(sums, one)
@@ -264,7 +267,7 @@ def _no_keys(one: Arguments) -> Sums:
     dtype, queries = one.dtype, one.query.shape[:-1]
     smallest = jnp.full(queries, jnp.finfo(dtype).min, dtype)
     zeros = jnp.zeros(queries, dtype), jnp.zeros((*queries, one.value.shape[-1]), dtype)
-    return Sums(*varying_alike([smallest, *zeros, *jax.tree.leaves(one)])[:3])
+    return Sums(*varying_alike([smallest, *zeros, *jax.tree.leaves(one)])[:3], None)
 
 
 def _in_whole_tiles(layout: Layout, one: Arguments) -> Arguments:
