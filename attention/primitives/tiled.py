@@ -143,7 +143,7 @@ def results_of(arguments: Arguments, sums: Sums) -> dict[str, Array]:
 def online_sums(layout: Layout, visits: Visits, one: Arguments, before: Sums | None = None) -> Sums:
     """Return the sums of one head over the keys that are visited, added to those `before`."""
     head = _in_whole_tiles(layout, one)
-    start = _no_keys(head) if before is None else _cut(layout, before)
+    start = _no_keys(head) if before is None else _cut(layout, replace(before, output=None))
     rows, of_all_rows = _split((head, start), "T")
 
     def of_row(given: tuple[Visits, Tree]) -> Sums:

@@ -111,13 +111,13 @@ def seconds_in_turn(
 
     Args:
         runs: functions by name.
-        seconds: a function takes part until its times add up to this.
+        seconds: a function takes part until its times add up to this, but at least three times.
         rounds: most times of a function.
     """
     times: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(rounds):
         for name, run in runs.items():
-            if sum(times[name]) < seconds:
+            if len(times[name]) < 3 or sum(times[name]) < seconds:
                 run()
                 time.sleep(REST)
                 start = time.perf_counter()
