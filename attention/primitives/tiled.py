@@ -118,7 +118,9 @@ def for_all_heads(
         one = one.by_index()
         of_head = partial(function, layout, visits_of(layout, one))
         sums = over_heads(of_head, (one, *known), layout.kv_heads, moved=function is plain_sums)
-        return replace(sums, output=jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), sums.output))
+        shape = *sums.total.shape, one.value.shape[-1]
+        output = jax.tree.map(lambda x: jnp.swapaxes(x.reshape(shape), 0, 1), sums.output)
+        return replace(sums, weighted=sums.weighted.reshape(shape), output=output)
 
     return over_batch(example, (arguments, *known), arguments.batch, layout.examples)
 
@@ -170,7 +172,8 @@ def online_sums(layout: Layout, visits: Visits, one: Arguments, before: Sums | N
         nan = nan_where(at_row.nonfinite_queries & (sums.total > 0), one.dtype)
         total = sums.total + nan
         output = sums.weighted / jnp.where(total == 0, 1, total)[:, None]
-        return Sums(sums.largest + nan, total, sums.weighted, output)
+        # The loops over rows and heads compile faster if they write vectors.
+        return Sums(sums.largest + nan, total, sums.weighted.ravel(), output.ravel())
 
     return _without_padding(jax.lax.map(of_row, (visits, rows)), one)
 
@@ -342,6 +345,6 @@ def _split(tree: Tree, letter: str) -> tuple[Tree, Tree]:
 
 
 def _without_padding(sums: Sums, one: Arguments) -> Sums:
-    """Return sums `[rows, queries, ...]` as `[T, ...]`."""
-    length = one.query.shape[0]
-    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:length], sums)
+    """Return sums `[rows, queries, ...]` as `[T, ...]`, and those that are vectors as one."""
+    length, size = one.query.shape[0], sums.total.shape[1]
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[: x.shape[1] // size * length], sums)
