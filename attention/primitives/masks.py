@@ -196,7 +196,14 @@ def _ranges(query: Array, key: Array) -> tuple[PositionRange, PositionRange]:
 
 
 def full() -> Mask:
-    """Allow every pair. Position 2³¹ - 1, that of empty slots of a cache, is no key."""
+    """Allow every pair. Position 2³¹ - 1, that of empty slots of a cache, is no key.
+
+    >>> print(picture(full(), 4))
+    1 1 1 1
+    1 1 1 1
+    1 1 1 1
+    1 1 1 1
+    """
     return Window(None, None)
 
 

@@ -88,9 +88,8 @@ def attend_in_tiles(arguments: Arguments, platform: str = "cpu") -> dict[str, Ar
     """
     layout = layout_of(arguments, platform)
     # The compiler would take seconds to fold a constant array of pairs.
-    mask = map_arrays(
-        arguments.mask, lambda x, axes: jax.lax.optimization_barrier(x) if len(axes) > 2 else x
-    )
+    barrier = jax.lax.optimization_barrier
+    mask = map_arrays(arguments.mask, lambda x, axes: barrier(x) if len(axes) > 2 else x)
     arguments = replace(arguments, mask=mask)
 
     if layout.shape == (1, 1):
@@ -126,14 +125,11 @@ def for_all_heads(
 
 
 def results_of(arguments: Arguments, sums: Sums) -> dict[str, Array]:
-    """Return "output", "logsumexp" and "largest_score" from the sums of all heads, without sinks.
-
-    The cotangent of a row that is NaN stops here: 0 · NaN would reach the values of masked keys.
-    """
+    """Return "output", "logsumexp" and "largest_score" of all heads, without sinks."""
     is_nan, is_empty = jnp.isnan(sums.total), sums.total == 0
     total = jnp.where(is_nan | is_empty, 1, sums.total)
     output = nan_rows(sums.weighted / total[..., None], sums.total)
-    output = derive_as(sums.output, jnp.swapaxes(output, -2, -3))
+    output = derive_as(sums.output, jnp.swapaxes(output, -2, -3))  # the value is known
     largest = jax.lax.stop_gradient(jnp.where(is_empty, -jnp.inf, sums.largest))
     return {
         "output": output.astype(arguments.query.dtype),
