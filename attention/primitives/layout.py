@@ -31,9 +31,9 @@ class Visits(NamedTuple):
     """The key tiles that a row of query tiles visits; of all rows, with an axis in front.
 
     Attributes:
-        stop: int32, the number after the last visit.
+        stop: int32, the end of the visit numbers, which are `stop - count <= number < stop`.
         count: int32, how many visits there are.
-        columns: int32 `[columns]`, the key tile of each number; None where they are equal.
+        columns: int32 `[columns]`, the key tile of each visit number; None if it is the number.
     """
 
     stop: Array
@@ -41,7 +41,7 @@ class Visits(NamedTuple):
     columns: Array | None
 
     def column(self, number: Array) -> Array:
-        """Return the key tile of a visit."""
+        """Return the key tile of the visit with this number."""
         return number if self.columns is None else self.columns[number]
 
     def flags(self, columns: int) -> Array:

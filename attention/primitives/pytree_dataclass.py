@@ -18,9 +18,9 @@ Node = TypeVar("Node")
 static = partial(field, metadata={"static": True})
 
 
-def array_field(axes: str) -> Any:  # noqa: ANN401 - typed as the field it makes
+def array_field(axes: str, **default: Any) -> Any:  # noqa: ANN401 - typed as the field it makes
     """Declare a field that contains an array with these axes per example, plus any batch axes."""
-    return field(metadata={"axes": axes})
+    return field(metadata={"axes": axes}, **default)
 
 
 def pytree_dataclass(cls: type[Node]) -> type[Node]:

@@ -223,7 +223,7 @@ def _backward(
 
         def block(given: Arguments) -> Sums:
             here = _own_columns(axis_name, given, number)
-            return for_all_heads(plain_sums, layout, here, Sums(largest, None, None, None))
+            return for_all_heads(plain_sums, layout, here, Sums(largest, None, None))
 
         _, pull = jax.vjp(block, replace(arguments, **moving))
         (more,) = pull(replace(cotangents, largest=None, output=None))

@@ -71,13 +71,13 @@ class Sums:
         largest: the largest score `[..., N, T]`; the smallest finite number without keys.
         total: Σ exp(score - largest) `[..., N, T]`.
         weighted: Σ exp(score - largest) · value after dropout `[..., N, T, Hv]`.
-        output: weighted / total `[..., T, N, Hv]`, of the online softmax; 0 without keys.
+        output: weighted / total `[..., T, N, Hv]`, 0 without keys; None from `plain_sums`.
     """
 
     largest: Array = array_field("NT")
     total: Array | None = array_field("NT")
     weighted: Array | None = array_field("NTh")
-    output: Array | None = array_field("TNh")
+    output: Array | None = array_field("TNh", default=None)
 
 
 @partial(jax.jit, static_argnums=1, inline=True)
@@ -100,7 +100,7 @@ def attend_in_tiles(arguments: Arguments, platform: str = "cpu") -> dict[str, Ar
         return results | {"output": results["output"].astype(arguments.query.dtype)}
     found = for_all_heads(online_sums, layout, arguments)
     # Joined here and not in the loops: jax 0.10 would drop the rule of `derive_as` in a scan.
-    plain = for_all_heads(plain_sums, layout, arguments, Sums(found.largest, None, None, None))
+    plain = for_all_heads(plain_sums, layout, arguments, Sums(found.largest, None, None))
     sums = derive_as((found.total, found.weighted), (plain.total, plain.weighted))
     results = results_of(arguments, Sums(found.largest, *sums, found.output))
     if "weights" in arguments.returning:  # T·S numbers, so their scores fit memory too
@@ -128,8 +128,8 @@ def results_of(arguments: Arguments, sums: Sums) -> dict[str, Array]:
     """Return "output", "logsumexp" and "largest_score" of all heads, without sinks."""
     is_nan, is_empty = jnp.isnan(sums.total), sums.total == 0
     total = jnp.where(is_nan | is_empty, 1, sums.total)
-    output = nan_rows(sums.weighted / total[..., None], sums.total)
-    output = derive_as(sums.output, jnp.swapaxes(output, -2, -3))  # the value is known
+    quotient = nan_rows(sums.weighted / total[..., None], sums.total)
+    output = derive_as(sums.output, jnp.swapaxes(quotient, -2, -3))  # `online_sums` divided already
     largest = jax.lax.stop_gradient(jnp.where(is_empty, -jnp.inf, sums.largest))
     return {
         "output": output.astype(arguments.query.dtype),
@@ -139,7 +139,7 @@ def results_of(arguments: Arguments, sums: Sums) -> dict[str, Array]:
 
 
 def online_sums(layout: Layout, visits: Visits, one: Arguments, before: Sums | None = None) -> Sums:
-    """Return the sums of one head over the keys that are visited, added to those `before`."""
+    """Return the sums of one head over its visits and `before`; on a CPU `[T · Hv]` as vectors."""
     head = _in_whole_tiles(layout, one)
     start = _no_keys(head) if before is None else _cut(layout, replace(before, output=None))
     rows, of_all_rows = _split((head, start), "T")
@@ -160,7 +160,7 @@ def online_sums(layout: Layout, visits: Visits, one: Arguments, before: Sums | N
             exponentials, shrink = jnp.exp(exponents), jnp.exp(sums.largest - largest)
             total = sums.total * shrink + exponentials.sum(axis=-1)
             weighted = sums.weighted * shrink[:, None] + _weighted_values(tile, exponentials)
-            return number + 1, Sums(largest, total, weighted, None)
+            return number + 1, Sums(largest, total, weighted)
 
         start = visits.stop - visits.count, sums
         sums = jax.lax.while_loop(lambda state: state[0] < visits.stop, add_tile, start)[1]
@@ -168,8 +168,8 @@ def online_sums(layout: Layout, visits: Visits, one: Arguments, before: Sums | N
         nan = nan_where(at_row.nonfinite_queries & (sums.total > 0), one.dtype)
         total = sums.total + nan
         output = sums.weighted / jnp.where(total == 0, 1, total)[:, None]
-        # The loops over rows and heads compile faster if they write vectors.
-        return Sums(sums.largest + nan, total, sums.weighted.ravel(), output.ravel())
+        flat = jnp.ravel if layout.cast else jnp.asarray  # loops that write vectors compile faster
+        return Sums(sums.largest + nan, total, flat(sums.weighted), flat(output))
 
     return _without_padding(jax.lax.map(of_row, (visits, rows)), one)
 
@@ -201,7 +201,7 @@ def plain_sums(layout: Layout, visits: Visits, one: Arguments, known: Sums) -> S
             # min(exponents, 0), derived as if it were not: rounded scores may exceed the largest.
             zero = exponents - jax.lax.stop_gradient(exponents)
             exponentials = jnp.exp(jnp.where(exponents > 0, zero, exponents))
-            return Sums(None, exponentials.sum(axis=-1), _weighted_values(tile, exponentials), None)
+            return Sums(None, exponentials.sum(axis=-1), _weighted_values(tile, exponentials))
 
         @checkpoint
         def add(sums: Sums, given: tuple[Array | None, Arguments]) -> tuple[Sums, None]:
@@ -266,7 +266,7 @@ def _no_keys(one: Arguments) -> Sums:
     dtype, queries = one.dtype, one.query.shape[:-1]
     smallest = jnp.full(queries, jnp.finfo(dtype).min, dtype)
     zeros = jnp.zeros(queries, dtype), jnp.zeros((*queries, one.value.shape[-1]), dtype)
-    return Sums(*varying_alike([smallest, *zeros, *jax.tree.leaves(one)])[:3], None)
+    return Sums(*varying_alike([smallest, *zeros, *jax.tree.leaves(one)])[:3])
 
 
 def _in_whole_tiles(layout: Layout, one: Arguments) -> Arguments:
@@ -341,6 +341,6 @@ def _split(tree: Tree, letter: str) -> tuple[Tree, Tree]:
 
 
 def _without_padding(sums: Sums, one: Arguments) -> Sums:
-    """Return sums `[rows, queries, ...]` as `[T, ...]`, and those that are vectors as one."""
+    """Return `[rows, size, ...]` as `[T, ...]`, and vectors `[rows, size · Hv]` as `[T · Hv]`."""
     length, size = one.query.shape[0], sums.total.shape[1]
     return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[: x.shape[1] // size * length], sums)

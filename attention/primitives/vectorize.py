@@ -53,7 +53,7 @@ def possible_shards(*arrays: Array) -> int:
 
     They are the devices along the Auto axes of the mesh that is set, or of the mesh in the types
     of the arrays, which contain one if an input has a `NamedSharding`. The `in_shardings` of
-    `jax.jit` are not known when it traces: the result is then 1.
+    `jax.jit` are not known when it traces: for inputs on one device the result is then 1.
     """
     meshes = [jax.sharding.get_abstract_mesh()]
     meshes += [jax.typeof(array).sharding.mesh for array in arrays]
