@@ -13,7 +13,7 @@ from configs import defaults
 
 def get_config(form: str = "") -> ConfigDict:
     """The experiment, or its tiny form that ends in seconds."""
-    config = defaults.new("translation", "summary", steps=2_000)
+    config = defaults.new("translation", "summary", steps=4_000)
     batch, model = config.batch, config.model
 
     batch.bucket_lengths = (32, 40, 48)
