@@ -13,10 +13,10 @@ their test scores are not comparable with the others; `learned` was not measured
 
 command    python run.py --config=configs/scan_length.py --config.data.path=FOLDER
 hardware   two CPU cores
-time       7.6 min of training
-score      scan_length_alibi: test exact match: 33.71% ± 16.31% (for comparison: 100 % (Csordás et
-           al. 2021: relative positions, more steps)); validation accuracy: 100.00% ± 0.00%; seeds
-           0, 1, 2, commit 854297a
+time       3.7 min of training
+score      test exact match: 10.70% ± 11.69% (for comparison: 100 % (Csordás et al. 2021: relative
+           positions, more steps)); validation accuracy: 100.00% ± 0.00%; seeds 0, 1, 2, commit
+           ff2b4bac
 score      scan_length_positions/positions=alibi: test exact match: 1.68%; validation exact match:
            22.83%; seed 0, commit 11b1b84
 score      scan_length_positions/positions=none: test exact match: 0.54%; validation exact match:

@@ -2,8 +2,8 @@
 
 command    python run.py --config=configs/summary.py
 hardware   two CPU cores
-time       12.1 min of training
-score      test exact match: 80.30%; seed 0, commit 3923081
+time       5.3 min of training
+score      test exact match: 92.80% ± 2.38%; seeds 0, 1, 2, commit ff2b4bac
 """
 
 from ml_collections import ConfigDict
