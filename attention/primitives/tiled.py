@@ -139,7 +139,7 @@ def results_of(arguments: Arguments, sums: Sums) -> dict[str, Array]:
 
 
 def online_sums(layout: Layout, visits: Visits, one: Arguments, before: Sums | None = None) -> Sums:
-    """Return the sums of one head over its visits and `before`; on a CPU `[T · Hv]` as vectors."""
+    """Add the visits of one head to `before`; on a CPU, `weighted` and `output` are `[T · Hv]`."""
     head = _in_whole_tiles(layout, one)
     start = _no_keys(head) if before is None else _cut(layout, replace(before, output=None))
     rows, of_all_rows = _split((head, start), "T")
@@ -164,7 +164,7 @@ def online_sums(layout: Layout, visits: Visits, one: Arguments, before: Sums | N
 
         start = visits.stop - visits.count, sums
         sums = jax.lax.while_loop(lambda state: state[0] < visits.stop, add_tile, start)[1]
-        # Queries that are not finite counted as 0; those that see a key give NaN.
+        # Queries that are not finite were replaced by 0; if a key is visible, their sums are NaN.
         nan = nan_where(at_row.nonfinite_queries & (sums.total > 0), one.dtype)
         total = sums.total + nan
         output = sums.weighted / jnp.where(total == 0, 1, total)[:, None]
