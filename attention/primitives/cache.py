@@ -251,10 +251,8 @@ class Cache:
 class Constant:
     """A part of a decode state that steps read and never change, such as an encoder output.
 
-    All hypotheses of a row share it: beam search neither repeats nor reorders it.
-
-    Attributes:
-        value: a pytree with leaves `[B, *]`.
+    All hypotheses of a row share its value, a pytree with leaves `[B, *]`: beam search neither
+    repeats nor reorders it.
     """
 
     value: Any
@@ -298,10 +296,7 @@ def empty_cache(
 
     Raises:
         ValueError: a size below 1.
-        TypeError: a number in place of the batch axes.
     """
-    if isinstance(batch, int):
-        raise TypeError(f"batch must be the sizes of the batch axes, such as (2,), got {batch}")
     if size < 1:
         raise ValueError(f"a cache needs at least 1 slot, got {size}")
     shape = (*batch, num_kv_heads, size)

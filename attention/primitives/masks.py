@@ -113,7 +113,7 @@ class Mask:
 
         Query and key are the int32 positions of tiles `[tiles, size]`. The bounds are computed from
         `key_range` where it is known. Masks that can derive them otherwise override this; for any
-        other, every pair is evaluated once, one tile after another.
+        other, each pair is evaluated, one tile after another.
         """
         if has_heads(self):
             every = jnp.ones((len(query), len(key)), bool)
@@ -142,7 +142,7 @@ class Mask:
 
     def __or__(self, other: "Mask | ArrayLike") -> "Mask":
         """Return the mask that allows what either allows; arrays and errors as for `&`."""
-        return Or(self, _comparable(self, as_mask(other)))
+        return ~(~self & ~as_mask(other))
 
     __rand__, __ror__ = __and__, __or__
 
@@ -625,21 +625,6 @@ class And(Mask):
     def tile_bounds(self, query: Array, key: Array) -> TileBounds:
         left, right = self.left.tile_bounds(query, key), self.right.tile_bounds(query, key)
         return TileBounds(left.any & right.any, left.all & right.all)
-
-
-@pytree_dataclass
-class Or(Mask):
-    """Allows what either mask allows."""
-
-    left: Mask
-    right: Mask
-
-    def _allows(self, query_position: ArrayLike, key_position: ArrayLike) -> Array:
-        return self.left(query_position, key_position) | self.right(query_position, key_position)
-
-    def tile_bounds(self, query: Array, key: Array) -> TileBounds:
-        left, right = self.left.tile_bounds(query, key), self.right.tile_bounds(query, key)
-        return TileBounds(left.any | right.any, left.all | right.all)
 
 
 @pytree_dataclass

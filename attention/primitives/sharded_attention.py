@@ -9,6 +9,7 @@ pass moves keys and values once more, together with their gradients: the derivat
 derive keeps the blocks of all steps in memory. It has no second derivatives.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -18,22 +19,19 @@ import jax.numpy as jnp
 from jax import Array
 from jax.sharding import Mesh, PartitionSpec
 
-from attention.primitives.arguments import Arguments, check_arguments
+from attention.primitives.arguments import Arguments, check_arguments, check_collection
 from attention.primitives.attend import attend_by, available_platforms
 from attention.primitives.cache import CacheView
 from attention.primitives.first_order import first_order
 from attention.primitives.layout import Layout, layout_of
-from attention.primitives.masks import PairMask, leaves_of
 from attention.primitives.numerics import score_dtype, share_with_sinks
-from attention.primitives.pytree_dataclass import map_arrays
+from attention.primitives.pytree_dataclass import arrays_of, map_arrays
 from attention.primitives.sharding import map_shards
 from attention.primitives.tiled import Sums, for_all_heads, online_sums, plain_sums, results_of
-from attention.primitives.vectorize import varying_alike
+from attention.primitives.vectorize import Cut, map_axis, varying_alike
 
 Tree = Any
 AxisName = str | tuple[str, ...]
-
-RETURNING = ("logsumexp", "largest_score")
 
 # What moves around the ring.
 MOVING = ("key", "value", "key_positions", "nonfinite_keys")
@@ -123,19 +121,17 @@ def ring_attend(
             positions, the same on every device of the axis.
 
     Raises:
-        ValueError: a mask that is an array, results other than "logsumexp" and "largest_score", and
-            as `attend`.
+        ValueError: a mask or bias that is an array of pairs, results other than "logsumexp" and
+            "largest_score", and as `attend`.
     """
     if positions is None:
         device, lengths = jax.lax.axis_index(axis_name), (query.shape[-3], key.shape[-3])
         positions = tuple(device * n + jnp.arange(n, dtype=jnp.int32) for n in lengths)
     checked = check_arguments(query, key, value, positions=positions, **arguments)
-    if checked.mask is not None and any(
-        isinstance(leaf, PairMask) for leaf in leaves_of(checked.mask)
-    ):
+    if "NTS" in [axes for _, axes in arrays_of((checked.mask, checked.scores))]:
         raise ValueError(
-            "ring_attend takes masks of attention.masks: wrap the bool array of all positions in "
-            "masks.from_array"
+            "ring_attend takes no array of its own queries and keys: wrap that of all positions in "
+            "masks.from_array or scores.bias_array"
         )
     results = _attend_in_ring(checked, axis_name)
     output = results.pop("output")
@@ -162,34 +158,54 @@ def zigzag_order(length: int, shards: int) -> Array:
 
 def _attend_in_ring(arguments: Arguments, axis_name: AxisName) -> dict[str, Array]:
     """Return "output" and what `arguments.returning` names, for the queries of a device."""
-    for name in arguments.returning:
-        if name not in RETURNING:
-            known = " and ".join(RETURNING)
-            raise ValueError(f"ring attention returns {known}, not {name}, which attend returns")
+    check_collection("returning of the ring", arguments.returning, ("logsumexp", "largest_score"))
     whole = replace(arguments, counted=False, sinks=(), returning=())
     leaves, structure = jax.tree.flatten(whole)
     # All arrays vary over the mesh axis, so that JAX sums the gradients of those that do not.
     _, *leaves = varying_alike([jax.lax.axis_index(axis_name), *map(jnp.asarray, leaves)])
-    whole = jax.tree.unflatten(structure, leaves)
-    layout = layout_of(whole, available_platforms()[0])
-
-    def function(whole: Arguments, _: None) -> Sums:
-        return _forward(axis_name, layout, whole)
-
-    def forward(whole: Arguments, _: None) -> tuple[Sums, Tree]:
-        sums = function(whole, None)
-        return sums, (whole, sums.largest)
-
-    def backward(saved: Tree, _: None, cotangents: Sums) -> Arguments:
-        return _backward(axis_name, layout, *saved, cotangents)
-
-    sums = first_order("ring", function, forward, backward, whole, None)
+    sums = _over_kv_heads(partial(_sums, axis_name), jax.tree.unflatten(structure, leaves))
     results = share_with_sinks(results_of(arguments, sums), arguments.sinks)
     return {name: results[name] for name in ("output", *arguments.returning)}
 
 
-def _forward(axis_name: AxisName, layout: Layout, arguments: Arguments) -> Sums:
-    """Return the sums over the keys of all devices, for the queries of this one."""
+def _over_kv_heads(function: Callable[[Arguments], Sums], arguments: Arguments) -> Sums:
+    """Call a function once for all heads, or in a loop over the few that are computed at once.
+
+    The ring then holds the blocks and gradients of these heads only.
+    """
+    shards, steps, _ = layout_of(arguments, available_platforms()[0]).kv_heads
+    if steps == 1:
+        return function(arguments)
+
+    def axis_of(array: Array, axes: str) -> int | None:
+        axis, batch = max(axes.find("N"), axes.find("K")), array.ndim - len(axes)
+        return None if axis < 0 or array.shape[batch + axis] == 1 else batch + axis
+
+    def split(array: Array, axes: str) -> Array:
+        if (axis := axis_of(array, axes)) is None:
+            return array
+        sizes = shards * steps, array.shape[axis] // (shards * steps)
+        return array.reshape(*array.shape[:axis], *sizes, *array.shape[axis + 1 :])
+
+    def merge(array: Array, axes: str) -> Array:
+        axis = array.ndim - len(axes) - 1  # heads are the first axis of all sums, after the batch
+        return jax.lax.collapse(jnp.moveaxis(array, 0, axis), axis, axis + 2)
+
+    loop = map_axis(function, (map_arrays(arguments, axis_of),), Cut(shards, steps, 1))
+    return map_arrays(loop(map_arrays(arguments, split)), merge)
+
+
+def _sums(axis_name: AxisName, arguments: Arguments) -> Sums:
+    """Return the sums of some heads over the keys of all devices, with their own derivative."""
+    layout = layout_of(arguments, available_platforms()[0])
+    forward, backward = (partial(each, axis_name, layout) for each in (_forward, _backward))
+    return first_order("ring", lambda *x: forward(*x)[0], forward, backward, arguments, None)
+
+
+def _forward(
+    axis_name: AxisName, layout: Layout, arguments: Arguments, constants: None
+) -> tuple[Sums, Tree]:
+    """Return the sums over the keys of all devices, and what `_backward` needs of this pass."""
 
     def step(carry: tuple[Sums, Tree], number: Array) -> tuple[tuple[Sums, Tree], None]:
         sums, moving = carry
@@ -197,20 +213,21 @@ def _forward(axis_name: AxisName, layout: Layout, arguments: Arguments) -> Sums:
         here = _own_columns(axis_name, replace(arguments, **moving), number)
         return (for_all_heads(online_sums, layout, here, sums), moving), None
 
-    here = _own_columns(axis_name, arguments, jnp.int32(0))
-    own = for_all_heads(online_sums, layout, here)
+    own = for_all_heads(online_sums, layout, _own_columns(axis_name, arguments, jnp.int32(0)))
     moving = {name: getattr(arguments, name) for name in MOVING}
     steps = jnp.arange(1, jax.lax.axis_size(axis_name), dtype=jnp.int32)
-    return jax.lax.scan(step, (own, moving), steps)[0][0]
+    sums = replace(jax.lax.scan(step, (own, moving), steps)[0][0], output=None)
+    return sums, (arguments, sums.largest)
 
 
 def _backward(
-    axis_name: AxisName, layout: Layout, arguments: Arguments, largest: Array, cotangents: Sums
+    axis_name: AxisName, layout: Layout, residuals: Tree, constants: None, cotangents: Sums
 ) -> Arguments:
     """Return the gradients of all floating-point arrays, and None in place of the others.
 
     Those of keys and values move with them, and are back on their device after all steps.
     """
+    arguments, largest = residuals
 
     def floats(tree: Tree) -> Tree:
         return jax.tree.map(lambda x: x if jnp.issubdtype(x.dtype, jnp.floating) else None, tree)
@@ -226,7 +243,7 @@ def _backward(
             return for_all_heads(plain_sums, layout, here, Sums(largest, None, None))
 
         _, pull = jax.vjp(block, replace(arguments, **moving))
-        (more,) = pull(replace(cotangents, largest=None, output=None))
+        (more,) = pull(replace(cotangents, largest=None))
         total = jax.tree.map(lambda x, y: x + y.astype(x.dtype), total, floats(more))
         gradients = _to_next(axis_name, {"key": total.key, "value": total.value})
         return (replace(total, **gradients), _to_next(axis_name, moving)), None

@@ -71,7 +71,7 @@ class Sums:
         largest: the largest score `[..., N, T]`; the smallest finite number without keys.
         total: Σ exp(score - largest) `[..., N, T]`.
         weighted: Σ exp(score - largest) · value after dropout `[..., N, T, Hv]`.
-        output: weighted / total `[..., T, N, Hv]`, 0 without keys; None from `plain_sums`.
+        output: weighted / total `[..., T, N, Hv]`, 0 without keys; None if `results_of` divides.
     """
 
     largest: Array = array_field("NT")
@@ -128,8 +128,9 @@ def results_of(arguments: Arguments, sums: Sums) -> dict[str, Array]:
     """Return "output", "logsumexp" and "largest_score" of all heads, without sinks."""
     is_nan, is_empty = jnp.isnan(sums.total), sums.total == 0
     total = jnp.where(is_nan | is_empty, 1, sums.total)
-    quotient = nan_rows(sums.weighted / total[..., None], sums.total)
-    output = derive_as(sums.output, jnp.swapaxes(quotient, -2, -3))  # `online_sums` divided already
+    output = jnp.swapaxes(nan_rows(sums.weighted / total[..., None], sums.total), -2, -3)
+    if sums.output is not None:  # `online_sums` divided already
+        output = derive_as(sums.output, output)
     largest = jax.lax.stop_gradient(jnp.where(is_empty, -jnp.inf, sums.largest))
     return {
         "output": output.astype(arguments.query.dtype),

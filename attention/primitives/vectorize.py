@@ -88,7 +88,7 @@ def over_batch(
     in_axes = map_arrays(trees, lambda array, axes: 0 if array.ndim > len(axes) else None)
     for axis_cut in reversed(cuts or [Cut(1, 1, size) for size in batch]):
         if prod(axis_cut) != 1:
-            function = _map_axis(function, in_axes, axis_cut)
+            function = map_axis(function, in_axes, axis_cut)
     return jax.tree.map(lambda x: x.reshape(*batch, *x.shape[len(sizes) :]), function(*trees))
 
 
@@ -99,7 +99,7 @@ def over_heads(
 
     First over the key/value heads, cut as `kv_heads`, then over the query heads of their groups,
     with key and value unbatched: query head n reads key head n // G. An axis N of one is shared by
-    all heads, and stays. The query of the first tree counts the heads. `moved`: as in `_map_axis`.
+    all heads, and stays. The query of the first tree counts the heads. `moved`: as in `map_axis`.
     """
     num_heads, num_kv_heads = trees[0].query.shape[1], prod(kv_heads)
     groups = num_heads // num_kv_heads
@@ -118,9 +118,9 @@ def over_heads(
 
     if groups > 1:
         in_axes = map_arrays(trees, lambda x, axes: axis_of(x, axes) if "N" in axes else None)
-        function = _map_axis(function, in_axes, Cut(1, 1, groups))
+        function = map_axis(function, in_axes, Cut(1, 1, groups))
     if num_kv_heads > 1:
-        function = _map_axis(function, map_arrays(trees, axis_of), kv_heads, moved)
+        function = map_axis(function, map_arrays(trees, axis_of), kv_heads, moved)
     results = function(*map_arrays(trees, split))
     return _reshaped(results, (num_kv_heads > 1) + (groups > 1), [num_heads])
 
@@ -135,7 +135,7 @@ def with_axes_of_one(one: Tree) -> Tree:
     return replace(one, mask=mask, scores=scores)
 
 
-def _map_axis(function: Function, in_axes: Tree, cut: Cut, moved: bool = True) -> Function:
+def map_axis(function: Function, in_axes: Tree, cut: Cut, moved: bool = True) -> Function:
     """Return `jax.vmap(function, in_axes)`, as a loop if the cut has more than one step.
 
     `moved`: whether the axis is first moved to the front. Else a step of one entry reads it where

@@ -18,7 +18,7 @@ from attention.testing import EVERYTHING, check_attention
 from tests.attention.primitives import sharding
 from tests.attention.primitives.inputs import changed, draw
 
-B, N, K, H, HV = 2, 4, 2, 3, 5
+B, N, K, H, HV = 2, 8, 4, 3, 5
 PER_DEVICE = 7  # tokens: a prime number
 RETURNING = {"returning": ("logsumexp",)}
 
@@ -72,7 +72,8 @@ def check(function, attention, *given):
 def check_everything():
     """Masks, scores, closures, dropout, grouped queries; batch and heads on devices; zigzag order.
 
-    Each of the eight devices computes attention of one example and half of the heads and tokens.
+    Each of the eight devices computes attention of one example and half of the heads and tokens,
+    one of two key/value heads at a time.
     """
     num_tokens = 4 * PER_DEVICE
     order = zigzag_order(num_tokens, 2)
@@ -214,7 +215,10 @@ def memory(attention, mesh, spec, num_tokens, heads, kv_heads):
 
 
 def check_memory():
-    """A device of eight needs an eighth of the memory of one, for any length."""
+    """A device of eight needs an eighth of the memory of one; twice, for twice the length.
+
+    More than twice are the numbers of the tiles to visit, 32 x 32 for 2^14 tokens of a device.
+    """
     spec, tokens = P(None, "sequence"), 2**16
     one = functools.partial(attend, implementation="tiled"), mesh_of(1, 1, 1), spec
     mesh = mesh_of(1, 8, 1)
@@ -223,7 +227,7 @@ def check_memory():
         whole, shard = memory(*one, tokens, *heads), memory(*eight, tokens, *heads)
         print(heads, f"{whole / 2**20:.0f} MiB, {shard / 2**20:.0f} MiB, {8 * shard / whole:.2f}/8")
         assert 8 * shard / whole <= 1.2
-        assert memory(*eight, 2 * tokens, *heads) / shard <= 2
+        assert memory(*eight, 2 * tokens, *heads) <= 2 * shard + 2**14
 
 
 def check_gradient_of_32k_tokens():

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from attention import Dropout, attend, masks, merge_attention
-from attention.primitives.cache import empty_cache
 from tests.attention.primitives.inputs import DIMS, K, N, S, T, query_key_value
 
 H, Hv = DIMS["Hv"]
@@ -127,7 +126,6 @@ WRONG_PARTIALS = [[], [partial(T), partial(T + 1)], [(zeros(T, N, Hv), zeros(T, 
         (TypeError, RECEIVES, of_function(lambda q: q > 3)),
         (TypeError, "bool[], bool[], got", of_function(lambda q, k: q == k, lambda q, k: q.low)),
         (TypeError, "receives (query.low, ", of_function(lambda q, k: q == k, lambda q: q)),
-        (TypeError, "(2,), got 2", lambda: empty_cache(2, 3, num_kv_heads=1, head_width=2)),
         *(
             (ValueError, "takes one or more pairs", lambda partials=each: merge_attention(partials))
             for each in WRONG_PARTIALS

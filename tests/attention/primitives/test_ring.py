@@ -67,7 +67,7 @@ def test_zigzag_is_a_permutation():
         (P(None, None, "sequence"), (2, 6, 1, 3), {}, "do not divide an axis of 1"),
         (BY_TOKEN, (2, 7, 4, 3), {}, "do not divide an axis of 7"),
         (P(None, None, None, "sequence"), (2, 6, 4, 2), {}, "only the batch axes, T and N"),
-        (BY_TOKEN, (2, 6, 4, 3), {"returning": ("weights",)}, "not weights"),
+        (BY_TOKEN, (2, 6, 4, 3), {"returning": ("weights",)}, "largest_score, got 'weights'"),
         (BY_TOKEN, (2, 6, 4, 3), {"implementation": "reference"}, "'tiled', not 'reference'"),
     ],
 )
