@@ -1,9 +1,9 @@
 """Multi30k, German to English: a Transformer, to compare with recurrent models.
 
 The sizes are those of bentrevett/pytorch-seq2seq, notebook 6 (9 million parameters, ten epochs,
-greedy decoding), with whole words. Here the tokens are subwords, and training has
-sixteen epochs, a cosine schedule, label smoothing and more dropout. `configs/multi30k_rnn.py` has
-the recurrent models.
+greedy decoding), with whole words, post-norm and learned positions. Here the tokens are subwords,
+the model is pre-norm with rotary positions, and training has sixteen epochs, a cosine schedule,
+label smoothing and more dropout. `configs/multi30k_rnn.py` has the recurrent models.
 
 command    python run.py --config=configs/multi30k_deen.py --config.data.path=FOLDER
 hardware   two CPU cores
@@ -23,8 +23,6 @@ def get_config(form: str = "") -> ConfigDict:
     data, model, train = config.data, config.model, config.train
     data.source, data.target = "de", "en"
     config.text.joint = False
-    model.norm_placement = "post"
-    model.positions = "learned"
     model.tie = "none"
     config.decoding.num_beams = 1
     reported = "36.52 (bentrevett/pytorch-seq2seq, notebook 6: whole words, epoch chosen by "
