@@ -130,8 +130,8 @@ def ring_attend(
     checked = check_arguments(query, key, value, positions=positions, **arguments)
     if "NTS" in [axes for _, axes in arrays_of((checked.mask, checked.scores))]:
         raise ValueError(
-            "ring_attend takes no array of its own queries and keys: wrap that of all positions in "
-            "masks.from_array or scores.bias_array"
+            "ring_attend takes no array of the pairs of one device: wrap the array of all "
+            "positions in masks.from_array or scores.bias_array"
         )
     results = _attend_in_ring(checked, axis_name)
     output = results.pop("output")

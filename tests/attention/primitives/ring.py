@@ -215,9 +215,9 @@ def memory(attention, mesh, spec, num_tokens, heads, kv_heads):
 
 
 def check_memory():
-    """A device of eight needs an eighth of the memory of one; twice, for twice the length.
+    """A device of eight needs an eighth of the memory of one, and twice that for twice its tokens.
 
-    More than twice are the numbers of the tiles to visit, 32 x 32 for 2^14 tokens of a device.
+    Only the numbers of the tiles to visit grow with the square: 32 x 32 for 2^14 tokens.
     """
     spec, tokens = P(None, "sequence"), 2**16
     one = functools.partial(attend, implementation="tiled"), mesh_of(1, 1, 1), spec

@@ -7,7 +7,7 @@ import pytest
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
-from attention import ShardedAttention, masks, zigzag_order
+from attention import ShardedAttention, masks, ring_attend, zigzag_order
 from tests.attention.primitives.inputs import draw
 from tests.attention.primitives.ring import CHECKS, SLOW
 from tests.attention.primitives.sharding import on_eight_devices
@@ -75,6 +75,16 @@ def test_refusals(spec, shape, options, message):
     (query,) = draw(shape)
     with pytest.raises(ValueError, match=message):
         ShardedAttention(MESH, spec)(query, query, query, **options)
+
+
+@pytest.mark.parametrize("pairs", [{"mask": np.ones((3, 3), bool)}, {"bias": np.ones((3, 3))}])
+def test_arrays_of_the_pairs_of_one_device_are_refused(pairs):
+    def on_device(query):
+        return ring_attend(query, query, query, axis_name="sequence", **pairs)
+
+    run = jax.shard_map(on_device, mesh=MESH, in_specs=BY_TOKEN, out_specs=BY_TOKEN)
+    with pytest.raises(ValueError, match="wrap the array of all positions"):
+        jax.eval_shape(run, QUERY)
 
 
 def test_second_derivatives_are_refused_in_a_sentence():
