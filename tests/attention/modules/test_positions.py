@@ -8,14 +8,7 @@ import pytest
 from flax import nnx
 
 from attention import masks, scores
-from attention.modules import (
-    POSITIONS,
-    Context,
-    Decoder,
-    Encoder,
-    PositionEncoding,
-    Rotary,
-)
+from attention.modules import POSITIONS, Context, Decoder, Encoder, PositionEncoding, Rotary
 from tests.attention.modules.inputs import DIMS, call, filled, language_model, small_config
 from tests.attention.primitives.inputs import draw, jitted
 

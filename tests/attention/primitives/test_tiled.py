@@ -282,19 +282,14 @@ def test_memory_of_higher_derivatives_and_statistics_is_linear():
 # Cost.
 
 
-def seconds(*calls):
-    """Return the least processor time of each compiled call, whatever else the machine does.
-
-    The calls take turns: twelve, or as many as start within five seconds.
-    """
-    least, begin = [float("inf")] * len(calls), time.process_time()
-    for _ in range(12):
+def seconds(*calls, turns=12):
+    """Return the least processor time of each compiled call, whatever else the machine does."""
+    least = [float("inf")] * len(calls)
+    for _ in range(turns):
         for n, call in enumerate(calls):
             start = time.process_time()
             jax.block_until_ready(call())
             least[n] = min(least[n], time.process_time() - start)
-        if time.process_time() - begin > 5:
-            break
     return least
 
 
@@ -327,7 +322,7 @@ def test_packed_segments_per_example_skip_tiles():
 
     packed, one = (jnp.asarray(x, jnp.int32) for x in (eight, np.zeros_like(eight)))
     run(*inputs, packed).block_until_ready()  # compiles
-    of_packed, of_one = seconds(lambda: run(*inputs, packed), lambda: run(*inputs, one))
+    of_packed, of_one = seconds(lambda: run(*inputs, packed), lambda: run(*inputs, one), turns=5)
     assert of_packed < 0.2 * of_one
 
 

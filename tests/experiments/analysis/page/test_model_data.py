@@ -154,40 +154,34 @@ def expected(task, state, source, target):
 
 def steps_of(run):
     """The arrays of each attention layer, in the order in which they are computed."""
-    found, of_layer, of_residual = [], Attention._attend, Residual.__call__
-    written = []  # by the attention layer of a residual
+    found, step, of_layer, of_residual = [], {}, Attention._attend, Residual.__call__
 
-    def keep(arrays):
-        found.append({name: array[0].tolist() for name, array in arrays.items()})
+    def recording_attend(*arrays, **options):
+        output = attend(*arrays, **options)
+        step.update(zip(("query", "key", "value", "sum"), (*arrays, output), strict=True))
+        return output
 
     def recording_layer(layer, context, *arrays, **options):
-        def recording_attend(*arrays, **options):
-            output = attend(*arrays, **options)
-            written.append(
-                dict(zip(("query", "key", "value", "sum"), (*arrays, output), strict=True))
-            )
-            return output
-
         output = of_layer(layer, replace(context, attend=recording_attend), *arrays, **options)
-        written[-1]["written"] = output.features
+        step["written"] = output.features
         return output
 
     def recording_residual(part, inputs, *, context):
         output = of_residual(part, inputs, context=context)
         if isinstance(part.sublayer, Attention):
             normalized = part.norm(inputs) if part.placement == "pre" else inputs
-            step = written.pop()
-            step["change"] = (part.output_norm or jnp.asarray)(step["written"])
-            step |= {"vector": inputs, "normalized": normalized, "result": output.features}
-            jax.debug.callback(keep, step, ordered=True)  # layers of a scan are traced once
+            change = (part.output_norm or jnp.asarray)(step["written"])
+            step.update(vector=inputs, normalized=normalized, change=change)
+            step["result"] = output.features
+            jax.debug.callback(found.append, dict(step), ordered=True)  # a scan traces layers once
         return output
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Attention, "_attend", recording_layer)
         patch.setattr(Residual, "__call__", recording_residual)
-        jax.block_until_ready(jax.jit(run)())
+        jax.jit(run)()
     jax.effects_barrier()
-    return found
+    return [{name: array[0].tolist() for name, array in each.items()} for each in found]
 
 
 def typed(task, text):
