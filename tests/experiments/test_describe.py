@@ -9,12 +9,7 @@ import pytest
 from flax import nnx
 
 import run
-from attention.modules import (
-    EncoderDecoder,
-    LanguageModel,
-    MaskedLanguageModel,
-    TransformerConfig,
-)
+from attention.modules import EncoderDecoder, LanguageModel, MaskedLanguageModel, TransformerConfig
 from configs import presets
 from experiments.describe import (
     NOTE,

@@ -15,13 +15,7 @@ from hypothesis import strategies as st
 from attention.modules import EncoderDecoder, TransformerConfig
 from experiments.data.masking import MaskedBatches, make_gaps
 from experiments.data.packing import pack, pack_batch, pad_batch, row_lengths
-from experiments.data.pipeline import (
-    Buckets,
-    PackedRows,
-    ShuffledBatches,
-    SortedBatches,
-    Windows,
-)
+from experiments.data.pipeline import Buckets, PackedRows, ShuffledBatches, SortedBatches, Windows
 from experiments.data.skip_grams import SkipGramBatches
 from experiments.data.tokenizers import BOS, EOS, PAD, EncodedExamples, EncodedPair
 from experiments.errors import UsageError

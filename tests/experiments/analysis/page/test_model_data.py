@@ -22,12 +22,7 @@ from attention.modules.transformer import Residual
 from configs import char_lm, masked_lm, multi30k, toy_translation
 from experiments.analysis.page.build import write_explanation
 from experiments.analysis.page.example_data import distances, map_data
-from experiments.analysis.page.model_data import (
-    NotInPageError,
-    described,
-    model_data,
-    side_data,
-)
+from experiments.analysis.page.model_data import NotInPageError, described, model_data, side_data
 from experiments.config import Config
 from experiments.config.parts import TextPart
 from experiments.data.subwords import Subwords
