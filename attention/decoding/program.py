@@ -217,7 +217,7 @@ def prepare(
             raise ValueError(f"inputs[{prompts.index([])}] has no tokens; each needs at least 1")
         check_vocabulary("inputs", prompts, read)
     if model.is_prompted != (start is None):
-        raise ValueError("start is for encoder-decoder models, which need it to begin an answer")
+        raise ValueError("an encoder-decoder needs start=, its first token; other models take none")
     if start is not None:
         rows["start"] = jnp.broadcast_to(to_int32("start", start, 0), (number,))
         _check_array("start", rows["start"][:, None], jnp.ones(number, jnp.int32), written)

@@ -106,7 +106,8 @@ def load(
     abstract = _abstract(family, settings, options) if model is None else model
     parts = parts_by_tensor(abstract, family, settings)
     tensors = list_tensors(folder, family.rename)
-    user = "its config.json" if model is None else "model="
+    made = f"a {type(abstract).__name__} of its config.json"
+    user = made if model is None else "model="
     if problems := list(_problems(parts, tensors, family, user)):
         more = f"; {len(problems) - 1} more tensors do not fit" if len(problems) > 1 else ""
         raise ValueError(f"the {settings['model_type']} checkpoint {problems[0]}{more}")
@@ -190,7 +191,7 @@ def _problems(
 ) -> Iterator[str]:
     """Yield what is wrong with tensors: missing, of another shape or dtype, or unexpected.
 
-    Those of which there is only a copy are added. The `user` is "its config.json" or "model=".
+    Those of which there is only a copy are added. The `user` is "model=" or the model that is made.
     """
     for copy, original in family.copies.items():
         if copy not in tensors or copy in parts or original not in parts:

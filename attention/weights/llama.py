@@ -40,8 +40,8 @@ def _config(settings: rules.Settings) -> TransformerConfig:
 
 
 def _rotary(settings: rules.Settings) -> Rotary:
-    """Return the rotary positions, from the fields of old and of new versions of transformers."""
-    given = settings.get("rope_parameters") or settings.get("rope_scaling") or {}
+    """Return the rotary positions; as in transformers, rope_scaling replaces rope_parameters."""
+    given = settings.get("rope_scaling") or settings.get("rope_parameters") or {}
     given = {"rope_theta": settings.get("rope_theta", 10_000.0)} | given
     kind = given.pop("rope_type", given.pop("type", "default"))
     if kind == "yarn":

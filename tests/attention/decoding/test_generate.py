@@ -349,7 +349,7 @@ MISTAKES = {
     "a model with prefill and step, got ArrayImpl": {"model": jnp.ones(3)},
     "strategy needs an instance, .* got 'sample'": {"strategy": "sample"},
     "start must be integers, got float": SOURCE | {"start": 1.7},
-    "start is for encoder-decoder models, which need it": SOURCE | {"start": None},
+    "an encoder-decoder needs start=": SOURCE | {"start": None},
     r"inputs\[1\] has no tokens": {"inputs": [[3], []]},
     "inputs needs lists of integer ids: 'float'": {"inputs": [[3.5]]},
     "an input has 9 tokens": {"inputs": [[3] * 9], "buckets": (4, 8)},

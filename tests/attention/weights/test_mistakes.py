@@ -22,9 +22,13 @@ def added(name, tensor):
 
 
 TENSORS = {
-    f"the gpt2 checkpoint lacks the tensor '{NORM}', which its config.json needs$": without(NORM),
-    "lacks the tensor '.*', which its config.json needs; 27 more": lambda tensors: {},
-    f"contains the tensor '{MORE}', which its config.json does not use$": added(MORE, np.ones(16)),
+    f"the gpt2 checkpoint lacks the tensor '{NORM}', which a LanguageModel .* needs$": without(
+        NORM
+    ),
+    "lacks the tensor '.*', which .* its config.json needs; 27 more": lambda tensors: {},
+    f"contains the tensor '{MORE}', which .* its config.json does not use$": added(
+        MORE, np.ones(16)
+    ),
     rf"contains '{NORM}' with shape \(15,\), .* needs \(16,\)$": added(NORM, np.ones(15)),
     f"'{NORM}' with dtype I8: quantized checkpoints": added(NORM, np.ones(16, np.int8)),
     f"contains the tensor '{NORM}' twice$": added(NORM.removeprefix("transformer."), np.ones(16)),
@@ -49,6 +53,7 @@ def test_tensors_that_do_not_fit(words, tmp_path):
         ("vit", {"patch_size": [2, 2]}, "config.json describes no vit model"),
         ("llama", {"mlp_bias": True}, "mlp_bias=True is not supported: it must be False"),
         ("llama", {"rope_parameters": {"rope_type": "yarn"}}, "'yarn' is not supported: released"),
+        ("llama", {"rope_scaling": {"type": "yarn"}}, "'yarn' is not supported: released"),
         ("llama", {"rope_parameters": {"rope_type": "longrope"}}, "rope_type must be one of"),
         ("llama", {"rope_parameters": {"rope_type": "linear"}}, "of a llama .* lacks 'factor'"),
         ("llama", {"rope_parameters": {"low_freq_factor": 2}}, "low_freq_factor=2 is not"),
