@@ -152,7 +152,7 @@ def read_checkpoint(folder: Path, step: int, like: TrainState) -> tuple[TrainSta
         primary_host=own, active_processes={own}, barrier_sync_key_prefix=f"reader{own}"
     )
     try:
-        content = json.loads((path / "progress" / "metadata").read_text())
+        content = json.loads((path / "progress" / "metadata").read_text("utf-8"))
         if content.pop("checksum") != _checksum(content):
             raise ValueError("its progress is not what was saved")
         progress = Progress(**content["progress"])

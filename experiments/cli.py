@@ -30,7 +30,7 @@ MODES = {
     "prepare": "store the data of a configuration, as the first training does",
     "describe": "count parameters, cache and FLOPs of a model, and draw its masks",
     "benchmark": "measure time, memory and error of attention beside other libraries",
-    "ledger": "list the runs in workdirs/, or in --workdir, with their scores",
+    "ledger": "list the measured runs in workdirs/, or in --workdir, with their scores",
 }
 MODES_OF_RUNS = ("evaluate", "predict", "explain")  # which need a trained model
 MULTI_PROCESS_MODES = ("train", "evaluate")  # modes in which several processes compute one run
@@ -167,7 +167,7 @@ def _read(values: flags.FlagValues, arguments: Sequence[str]) -> dict[str, str |
         name, value = re.match(r"flag --(\w+)=(.*?): ", str(error), re.DOTALL).groups()
         kind = values[name].parser.syntactic_help or "True or False"
         raise UsageError(f"--{name} must be {kind}, got {value!r}") from error
-    except flags.Error as error:
+    except (flags.Error, ValueError) as error:  # the latter of a value for --nohelp
         raise UsageError(" ".join(str(error).split())) from error
     fields, name = {}, ""
     for argument in others:
@@ -220,6 +220,8 @@ def _parse_run(
     workdir = Workdir(weights or folder or default_workdir(name or default))
     has_run = mode == "describe" or workdir.config.exists()
     is_of_run = not name and not weights and (mode in MODES_OF_RUNS or (folder and has_run))
+    if mode == "train" and folder and not (name or fields or has_run):
+        raise UsageError(f"{folder} contains no run to continue: name a --config to train one")
     base = workdir.load_config() if is_of_run else load_config(name or default)
     others = [flag for flag, (modes, _) in FLAGS.items() if mode in (modes or MODES)]
     config = with_fields(base, fields, plugin=values.plugin, others=others)
@@ -320,6 +322,8 @@ def with_fields(
     known = flat(tree)
     for name, text in given.items():
         field = name.removeprefix("config.")
+        if field != name and (inner := [each for each in known if each.startswith(f"{field}.")]):
+            raise UsageError(f"--{name} names {len(inner)} fields: choose one, as {inner[0]!r}")
         if field not in known or field == name:
             unknown = f"the configuration has no field {field!r}"
             unknown = f"unknown flag --{name}" if field == name else unknown
@@ -333,6 +337,8 @@ def with_fields(
     if not is_task:
         return ConfigDict(tree)
     train = tree["train"]
+    if {"config.train.steps", "config.train.duration"} <= given.keys():
+        raise UsageError("--config.train.duration is in place of --config.train.steps: give one")
     if "config.train.steps" in given and "config.train.warmup_steps" not in given:
         steps = converted(int, train["steps"], "train.steps")
         train["warmup_steps"] = fitting_warmup(train["warmup_steps"], steps)
@@ -357,7 +363,8 @@ def _help(program: str, values: flags.FlagValues) -> str:
     texts["--config.FIELD"] = "a value for a field; --help --config=CONFIG lists the fields"
     texts["--grid.FIELD"] = "with --mode=sweep: values of a field, as in 1e-3,3e-3"
     # The first line of a file is that of its docstring.
-    titles = {path.stem: path.read_text().partition("\n")[0].strip('"') for path in config_files()}
+    first = {path.stem: path.read_text("utf-8").partition("\n")[0] for path in config_files()}
+    titles = {name: line.strip('"') for name, line in first.items()}
     parts = [
         f"usage: {program_name(program)} [--mode=MODE] [--config=CONFIG] [--config.FIELD=VALUE] …",
         _section("modes", MODES),

@@ -1,5 +1,6 @@
 """A model with its loss and optimizer: the training state, and the compiled steps."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial, reduce
 from typing import Any, NamedTuple, Self, TypeVar
@@ -84,14 +85,15 @@ def optimizer(config: TrainPart, parameters: nnx.State) -> optax.GradientTransfo
     """Adam with decoupled weight decay (Loshchilov and Hutter 2019) on clipped gradients.
 
     Without weight decay it is Adam (Kingma and Ba 2015). Biases, norms and embeddings do not decay
-    unless `config.decay_all`; the vector of a class token does. With `config.skip_nonfinite`, a
-    gradient that is not finite changes nothing. Parameters may be shapes.
+    unless `config.decay_all`; the vector of a class token does. In modules of others they are known
+    by their names and axes. With `config.skip_nonfinite`, a gradient that is not finite changes
+    nothing. Parameters may be shapes.
     """
 
     def decays(path: tuple[Any, ...], parameter: nnx.Variable) -> bool:
         # The metadata "axes" names the axes of a parameter without that of stacked layers.
         axes = parameter.get_metadata().get("axes", (None,) * parameter.ndim)
-        kept = "bias", "table", "vocab", "token_types"
+        kept = "bias", "scale", "table", "embedding", "vocab", "token_types"
         return len(axes) > 1 and path[-1] not in kept and axes[0] not in kept
 
     adam = optax.chain(
@@ -147,6 +149,7 @@ class Learner:
         shapes = jax.eval_shape(self._make_state)
         of_state = sharding.shardings(shapes, self.mesh)
         self.abstract_state = jax.tree.map(lambda x, own: x.update(sharding=own), shapes, of_state)
+        self.state_bytes = sum(map(_bytes_on_a_device, jax.tree.leaves(self.abstract_state)))
         self.num_parameters = sum(leaf.size for leaf in jax.tree.leaves(shapes.parameters))
         whole = NamedSharding(self.mesh, PartitionSpec())
         self.initial_state = compiled(self._make_state, out_shardings=of_state)
@@ -228,6 +231,10 @@ class Learner:
         auxiliary = {name: loss * sums.tokens for name, loss in losses.items()}
         total = sums.loss if rng is None else sum(auxiliary.values(), sums.loss)
         return sums._replace(loss=total, auxiliary=auxiliary)
+
+
+def _bytes_on_a_device(leaf: jax.ShapeDtypeStruct) -> int:
+    return math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
 
 
 def as_dtype(array: Array, dtype: jnp.dtype) -> Array:

@@ -31,7 +31,8 @@ def main(argv: Sequence[str]) -> int:
                 status = call(command, own)
         else:
             status = call(command, workdir)
-        sys.stdout.flush()
+        if sys.stdout:  # None where it is closed
+            sys.stdout.flush()
     except UsageError as error:
         print(f"{Path(argv[0]).name}: {error}", file=sys.stderr)
     except Stopped as stopped:

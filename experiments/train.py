@@ -28,7 +28,7 @@ from experiments.evaluate import measure
 from experiments.files import append, remove_abandoned
 from experiments.learner import TrainState
 from experiments.metrics import Metrics, mean_of_steps, read_metrics, start_wandb
-from experiments.processes import any_process, check_same, flags_array, peak_memory
+from experiments.processes import any_process, check_same, flags_array, free_memory, peak_memory
 from experiments.registry import TASKS
 from experiments.sharding import read_batch, row_report
 from experiments.trained import Trained, chosen, is_finished, lowest, parameters_to_start_from
@@ -67,6 +67,10 @@ def train(
     batch, rows = read(0)
     with as_usage_errors("model: "):  # a loss of another shape, or attention that is refused
         jax.eval_shape(learner.train_step, learner.abstract_state, batch)
+    memory, free = learner.state_bytes, free_memory()
+    if memory > free:
+        sizes = f"{memory / 2**30:,.1f} GiB, and {free / 2**30:,.1f} are free"
+        raise UsageError(f"parameters and optimizer take {sizes}: choose a smaller model")
     texts = {name: task.splits[name].fingerprint for name in task.known_splits}
     check_same(
         f"{texts} {task.config.train.steps}",

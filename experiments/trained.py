@@ -17,7 +17,7 @@ from experiments.config import Config
 from experiments.config.build import is_within
 from experiments.config.parts import MeshPart, TrainPart, without_own_fields
 from experiments.data.tokenizers import Tokenizers
-from experiments.errors import UsageError, as_usage_errors
+from experiments.errors import UsageError, as_usage_errors, nearest
 from experiments.learner import TrainState
 from experiments.registry import TASKS
 from experiments.sharding import one_copy
@@ -169,10 +169,16 @@ def parameters_to_start_from(task: Any, cache: Path) -> dict[tuple[Any, ...], An
     """Return the arrays in `train.start_from`, without those of `start_except`, by their paths.
 
     Raises:
-        UsageError: a folder without a trained model, or a model of another shape; it names the
-            first parameters that differ.
+        UsageError: a folder without a trained model, a model of another shape, of which the first
+            parameters that differ are named, or a part in `start_except` that the model lacks.
     """
     train, mesh = task.config.train, task.config.mesh
+    paths = [path for path, _ in nnx.to_flat_state(task.learner.abstract_state.parameters)]
+    parts = {".".join(map(str, path[:end])) for path in paths for end in range(1, len(path) + 1)}
+    for part in train.start_except:
+        if part not in parts:
+            hint = nearest(part, parts)
+            raise UsageError(f"train.start_except: the model has no part {part!r}{hint}")
     there = dict(nnx.to_flat_state(_parameters(Path(train.start_from), cache, mesh)))
     here = {
         path: variable.shape

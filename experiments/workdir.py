@@ -208,6 +208,7 @@ class Workdir:
             UsageError: there is none, or it is damaged.
         """
         if not self.results.is_file():
+            self.load_config()  # raises an error if there is no run at all
             raise UsageError(
                 f"{self.path} has no results yet: --mode=evaluate --workdir={self.path} makes them"
             )
@@ -227,7 +228,7 @@ class Workdir:
 
     def add_start(self) -> None:
         """Append the origin of a start of the training, unless it equals the one before."""
-        starts = self.starts.read_text().splitlines() if self.starts.exists() else []
+        starts = self.starts.read_text("utf-8").splitlines() if self.starts.exists() else []
         if starts[-1:] != [start := json.dumps(origin())]:
             write_whole(self.starts, "\n".join([*starts, start, ""]))
 

@@ -187,8 +187,8 @@ class TransformerConfig(BlockConfig):
         size = head_width if even == "head_width" else getattr(self, even or "width")
         if even is not None and size % 2:
             raise ValueError(f"{self.positions} positions need an even {even}, got {size}")
-        if isinstance(self.per_layer, Mapping):
-            raise ValueError("per_layer must be a list of dicts, or a function, got a dict")
+        if isinstance(self.per_layer, str) or not isinstance(self.per_layer, Sequence | Callable):
+            raise ValueError(f"per_layer must be a list or a function, got {self.per_layer!r}")
         if not callable(self.per_layer):
             object.__setattr__(self, "per_layer", tuple(self.per_layer))
             for index in range(len(self.per_layer)):

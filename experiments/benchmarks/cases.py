@@ -87,8 +87,8 @@ def select(field: str, patterns: str, names: Sequence[str]) -> list[str]:
     wanted = ["*" if word == "all" else word for word in patterns.replace(",", " ").split()]
     for pattern in wanted:
         if not any(fnmatchcase(name, pattern) for name in names):
-            hint = nearest(pattern, names)
-            raise UsageError(f"{field} has no {pattern!r}, which is neither a name nor all{hint}")
+            hint = nearest(pattern, names) or f": it has {', '.join(names)}"
+            raise UsageError(f"{field} has no {pattern!r}{hint}")
     return [name for name in names if any(fnmatchcase(name, pattern) for pattern in wanted)]
 
 

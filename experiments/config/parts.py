@@ -339,6 +339,8 @@ class TrainPart(Part):
             one_of(
                 f"monitor_mode, for monitor={self.monitor!r},", self.monitor_mode, ("min", "max")
             )
+        if self.start_except and not self.start_from:
+            raise ValueError(f"start_except={self.start_except} needs start_from, which is empty")
         if self.duration:
             _parse_duration(self.duration)
         elif self.warmup_steps >= self.steps:

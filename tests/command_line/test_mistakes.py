@@ -60,26 +60,22 @@ MISTAKES = [
     ("--coordinator=h:99999 --num_processes=2 --process_id=0", "must be HOST:PORT, got 'h:99999'"),
     ("--config.batch.bucket_lengths=(0,8)", "batch.bucket_lengths must be of at least 2, got (0"),
     ("--config.train.duration=1.2.3", "duration must be a number and a unit, as in '10 epochs'"),
+    ("--config.train.duration=2,epochs --config.train.steps=3", "in place of --config.train.steps"),
+    ("--config.train=3", "fields: choose one, as 'train."),
+    ("--config.train.start_except=('output',)", "needs start_from, which is empty"),
+    ("--cache=a", "contains no run to continue: name a --config"),
+    ("--nohelp=1", "--nohelp=1 does not take an argument"),
     ("--noconfig.data=x", "--noconfig.data takes no value, got 'x'"),
     ("--mode=explain --layer=x", "--layer must be a positive integer, got 'x'"),
-    (
-        "--coordinator=host:1 --num_processes=2 --process_id=2",
-        "must be less than 2 processes, got 2",
-    ),
+    ("--coordinator=host:1 --num_processes=2 --process_id=2", "less than 2 processes, got 2"),
     ("--num_processes=2 --mode=predict", "is for --mode=train and --mode=evaluate alone"),
     ("--config=char_lm --config.batch.row_length=65", "is more than model.max_length=64"),
     ("--config=char_lm --config.model.positions=learned", "where learned positions end"),
-    (
-        "--config=char_lm --config.decoding.temperature=0.0",
-        "temperature must be in [1e-30, 1e30], got 0.0",
-    ),
+    ("--config=char_lm --config.decoding.temperature=0.0", "must be in [1e-30, 1e30], got 0.0"),
     ("--config=word_vectors --config.batch.threshold=0.0", "must be in (0, 1], got 0.0"),
     ("--config=copy --config.train.loss=focal", "must be one of cross_entropy, got 'focal'"),
     ("--config=copy --config.train.monitor=bleu", "must be one of loss, nll, accuracy, got"),
-    (
-        "--config=digits --config.train.evaluators=('bleu',)",
-        "need texts, which classification has not",
-    ),
+    ("--config=digits --config.train.evaluators=('bleu',)", "texts, which classification has not"),
     ("--config=multi30k:tiny --config.train.ema=0.9", "choose average=1 or ema=0.0"),
     ("--config=toy_translation_rnn --config.batch.packed=True", "batch.packed must be False"),
 ]
@@ -99,8 +95,12 @@ def test_a_mistake_is_one_sentence(arguments, sentence, tmp_path):
         ("--config=char_lm --config.data.path=nowhere.txt", "nowhere.txt is not there"),
         ("--config=scan --config.data.path=nowhere", "nowhere has no file simple_train.txt"),
         ("--config=multi30k --config.data.path=nowhere", "has no nowhere.en and nowhere.de"),
-        ("--cache=README.md", "README.md/text cannot be written: Not a directory"),
+        (
+            "--config=toy_translation --cache=README.md",
+            "README.md/text cannot be written: Not a directory",
+        ),
         ("--config=digits --config.model.patch_size=3", "patches of 3x3 pixels do not fill"),
+        ("--config=copy:tiny --config.model.hidden=9999999999", "GiB, and "),
     ],
 )
 def test_data_is_read_before_anything_is_written(flags, sentence, run_command, place):

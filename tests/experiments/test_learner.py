@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from attention.modules import LanguageModel
+from attention.modules import LanguageModel, Layers
 from configs import char_lm, toy_translation
 from experiments import learner
 from experiments.config import Config
@@ -189,3 +189,11 @@ def test_without_a_gradient_only_decaying_parameters_change(parameters, decay_al
     updates = update(parameters)
     found = {path[-1] for path, update in nnx.to_flat_state(updates) if np.any(update[...] != 0)}
     assert found == changed
+
+
+def test_norms_of_flax_in_stacked_layers_do_not_decay():
+    norms = nnx.state(Layers(lambda _, rngs: nnx.RMSNorm(4, rngs=rngs), 3, rngs=nnx.Rngs(0)))
+    transformation = optimizer(TrainPart(warmup_steps=0), norms)
+    zeros = jax.tree.map(jnp.zeros_like, norms)
+    updates, _ = transformation.update(zeros, transformation.init(norms), norms)
+    assert not any(np.any(update) for update in jax.tree.leaves(updates))

@@ -87,6 +87,8 @@ def test_released_weights_replace_all_but_the_excepted_parts(tmp_path, monkeypat
 def test_folders_without_a_fitting_model(tmp_path):
     with pytest.raises(UsageError, match="contains neither a trained run nor released weights"):
         parameters_to_start_from(task(tmp_path, start_from=str(tmp_path / "nowhere")), tmp_path)
+    with pytest.raises(UsageError, match="no part 'embeding'; did you mean 'embedding'"):
+        parameters_to_start_from(task(tmp_path, start_from="a", start_except=("embeding",)), "")
     other = Workdir(tmp_path / "other")
     other.save_config(load_config("digits:tiny"))
     other.checkpoints.mkdir()
