@@ -1,5 +1,6 @@
 """The command: parse the flags, choose the mode, call one function of one module."""
 
+import errno
 import os
 import select
 import sys
@@ -41,12 +42,15 @@ def main(argv: Sequence[str]) -> int:
     except KeyboardInterrupt:
         print("\nstopped", file=sys.stderr)
         status = 130
-    except BrokenPipeError:
-        if not is_output_closed():
-            raise  # another pipe
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            print(f"{Path(argv[0]).name}: standard output: {error.strerror}", file=sys.stderr)
+        elif isinstance(error, BrokenPipeError) and is_output_closed():
+            # The program that reads our output has ended; other processes have not: no success.
+            status = int(jax.distributed.is_initialized())
+        else:
+            raise  # of a file or another pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python flushes it too
-        # The program that reads our output has ended; other processes have not: no success.
-        status = int(jax.distributed.is_initialized())
     return status
 
 

@@ -159,10 +159,12 @@ def run_process(command, **environment):
     return subprocess.run(command, env=environment, check=False, **options)
 
 
-def test_output_that_nobody_reads_is_no_error():
+def test_output_that_nobody_reads_is_no_error_and_that_is_lost_is_one():
     """The shell closes the pipe after the first line."""
     ran = run_process(f"{sys.executable} run.py --help | head -n 1")
     assert (ran.returncode, ran.stderr) == (0, "") and ran.stdout.startswith("usage: ")
+    ran = run_process(f"{sys.executable} run.py --help > /dev/full")
+    assert (ran.returncode, ran.stderr.count("\n")) == (2, 1) and "No space left" in ran.stderr
 
 
 def test_platform_that_is_not_there_is_one_sentence():
