@@ -218,10 +218,9 @@ def _parse_run(
     mode, weights = values.mode, values.weights
     default = "pretrained" if weights else mode if mode == "benchmark" else DEFAULT
     workdir = Workdir(weights or folder or default_workdir(name or default))
-    has_run = mode == "describe" or workdir.config.exists()
+    # `--workdir` alone continues a run, so that a mistyped one trains no other model.
+    has_run = mode == "describe" or (mode == "train" and not fields) or workdir.config.exists()
     is_of_run = not name and not weights and (mode in MODES_OF_RUNS or (folder and has_run))
-    if mode == "train" and folder and not (name or fields or has_run):
-        raise UsageError(f"{folder} contains no run to continue: name a --config to train one")
     base = workdir.load_config() if is_of_run else load_config(name or default)
     others = [flag for flag, (modes, _) in FLAGS.items() if mode in (modes or MODES)]
     config = with_fields(base, fields, plugin=values.plugin, others=others)

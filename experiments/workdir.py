@@ -140,7 +140,8 @@ class Workdir:
             UsageError: there is no run here, or its configuration is damaged.
         """
         if not self.config.is_file():
-            raise UsageError(f"{self.path} holds no run: train one with --workdir={self.path}")
+            options = f"--config=NAME --workdir={self.path}"
+            raise UsageError(f"{self.path} holds no run: train one with {options}")
         tree = read_json(self.config, {"task": str, "plugin": str | None})
         if (plugin := tree.get("plugin")) and not is_imported(plugin):
             raise UsageError(f"{self.path} was trained with a plugin: give --plugin={plugin}")

@@ -63,7 +63,7 @@ MISTAKES = [
     ("--config.train.duration=2,epochs --config.train.steps=3", "in place of --config.train.steps"),
     ("--config.train=3", "fields: choose one, as 'train."),
     ("--config.train.start_except=('output',)", "needs start_from, which is empty"),
-    ("--cache=a", "contains no run to continue: name a --config"),
+    ("--cache=a", "holds no run: train one with --config=NAME"),
     ("--nohelp=1", "--nohelp=1 does not take an argument"),
     ("--noconfig.data=x", "--noconfig.data takes no value, got 'x'"),
     ("--mode=explain --layer=x", "--layer must be a positive integer, got 'x'"),
@@ -121,7 +121,7 @@ def test_data_is_prepared_without_a_run_and_beam_needs_an_extra(run_command, pla
 @pytest.mark.parametrize("mode", ["evaluate", "predict"])
 def test_a_run_that_is_not_there_or_not_trained(place, run_command, mode):
     status, _, error = run_command(f"--mode={mode}", workdir="nowhere")
-    assert status == 2 and "nowhere holds no run: train one with --workdir=" in error
+    assert status == 2 and "nowhere holds no run: train one with --config=NAME" in error
     config = Config.read(toy_translation.get_config("tiny").to_dict())
     Workdir(place / "claimed").save_config(config)
     status, _, error = run_command(f"--mode={mode}", workdir="claimed")
