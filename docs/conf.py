@@ -18,6 +18,7 @@ html_theme_options = {
     "home_page_in_toc": True,
     "navbar_persistent": [],
     "footer_content_items": [],
+    "use_download_button": False,  # of sources without their pictures
 }
 nb_execution_mode = "off"  # the notebooks contain their results
 myst_enable_extensions = ["dollarmath", "html_image"]

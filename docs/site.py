@@ -63,6 +63,12 @@ python run.py --mode=explain --workdir=workdirs/RUN --sentence="Jane visits Afri
 ```
 """
 
+# The notebooks of `build/notebooks` contain their pictures; Sphinx does not know these files.
+STANDALONE = """Notebooks of this page to download:
+<a href="../notebooks/PAGE.ipynb" download>with results and answers</a>,
+<a href="../notebooks/exercises/PAGE.ipynb" download>for students, with hidden tests</a>.
+"""
+
 
 def main(page: str | None = None) -> int:
     """Write the sources of the site, and build it; return the status of Sphinx.
@@ -85,7 +91,8 @@ def main(page: str | None = None) -> int:
         notebook = nbformat.read(NOTEBOOKS / f"{path.stem}.ipynb", as_version=4)
         for ran, cell in zip(notebook.cells[-len(cells) :], cells, strict=True):
             ran.source = cell.source  # with the links of the site
-        notebook.cells = folded(notebook.cells)
+        link = v4.new_markdown_cell(STANDALONE.replace("PAGE", path.stem))
+        notebook.cells = [*folded(notebook.cells), link]
         nbformat.write(notebook, copy.with_suffix(".ipynb"))
         copy.unlink()
     groups = dict(GROUPS)
@@ -105,7 +112,7 @@ def main(page: str | None = None) -> int:
     (SOURCE / "api.md").write_text(reference(), encoding="utf-8")
     with (SOURCE / "index.md").open("a", encoding="utf-8") as index:
         index.write("".join(map(contents, groups, groups.values())))
-    shutil.copytree(NOTEBOOKS, SITE / "html" / "notebooks")  # for Colab
+    shutil.copytree(NOTEBOOKS, SITE / "html" / "notebooks")  # for Colab and download
     return sphinx(["-W", "--keep-going", "-q", "-c", str(DOCS), str(SOURCE), str(SITE / "html")])
 
 

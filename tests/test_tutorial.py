@@ -1,6 +1,8 @@
 """The tutorial: each page runs as a notebook, prints what it says, and shows its pictures."""
 
+import builtins
 import re
+from dis import get_instructions
 
 import jax
 import pytest
@@ -29,12 +31,16 @@ def test_page_is_a_notebook():
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_page_has_exercises_with_answers_and_pictures(page):
-    text = page.read_text(encoding="utf-8")
-    _, exercises = text.split("\n## Exercises\n")
+    _, exercises = (text := page.read_text(encoding="utf-8")).split("\n## Exercises\n")
     asked = re.findall(r"^\d\. ", exercises, re.MULTILINE)
     cells = read_page(exercises, answers=False).cells
     programs = [cell.source.split()[0] for cell in cells if cell.cell_type == "code"]
     assert 3 <= len(asked) == programs.count("#") <= 5 and {*programs} == {"#", "assert"}
+    cells = [cell for cell in read_page(text, answers=False).cells if cell.cell_type == "code"]
+    program = re.sub("# Your answer: (.+)", r"[\1] = 0", "\n".join(cell.source for cell in cells))
+    steps = {(step.opname, step.argval) for step in get_instructions(program)}
+    loaded = {name for kind, name in steps if kind == "LOAD_NAME"} - {*dir(builtins)}
+    assert loaded <= {name for kind, name in steps if kind == "STORE_NAME"}
     shown = re.findall(r"\]\(images/(\w+)\.svg\)", text)
     assert sorted(shown) == sorted(picture.__name__ for picture in pictures_of(page.stem))
 
@@ -49,8 +55,7 @@ def test_each_question_names_its_page():
     pages = re.findall(r"^\d+\. .+?\]\((\d\d_\w+\.md)", questions, re.MULTILINE)
     assert len(pages) >= 40 and {*pages} == {page.name for page in PAGES}
     for page, anchor in re.findall(r"\]\((\d\d_\w+\.md)#(.+?)\)$", questions, re.MULTILINE):
-        text = (FOLDER / page).read_text(encoding="utf-8")
-        headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+        headings = re.findall(r"^#+ (.+)$", (FOLDER / page).read_text(encoding="utf-8"), re.M)
         # GitHub keeps letters, digits, "_" and "-" of a heading, and writes "-" for a space.
         anchors = [re.sub(r"[^\w\- ]", "", text).lower().replace(" ", "-") for text in headings]
         assert anchor in anchors, (page, anchor)

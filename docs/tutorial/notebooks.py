@@ -15,6 +15,7 @@ import sys
 import tomllib
 from base64 import b64encode
 from concurrent.futures import ThreadPoolExecutor
+from dis import get_instructions
 from html import escape
 from mimetypes import guess_type
 from pathlib import Path
@@ -150,14 +151,16 @@ def read_page(text: str, *, answers: bool = True) -> NotebookNode:
 def _tests(answer: str, page: str) -> dict[str, set[str]]:
     """Return the asserts of an answer that test names of its program, with these names."""
 
-    def names(program: str, kind: type[ast.expr_context]) -> set[str]:
-        nodes = [*ast.walk(ast.parse(program))]
-        defined = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
-        found = {node.id for node in nodes if isinstance(node, ast.Name) and type(node.ctx) is kind}
-        return found | (defined if kind is ast.Store else set())
+    def defined(text: str) -> set[str]:
+        """Return the names that the programs of a text define in the module, not in functions."""
+        steps = get_instructions("\n".join(PROGRAM.findall(text)))
+        return {step.argval for step in steps if step.opname == "STORE_NAME"}
 
-    own = names("\n".join(PROGRAM.findall(answer)), ast.Store)
-    own -= names("\n".join(PROGRAM.findall(ANSWER.sub("", page))), ast.Store)
+    def names(test: str, kind: type[ast.expr_context]) -> set[str]:
+        nodes = ast.walk(ast.parse(test))
+        return {node.id for node in nodes if isinstance(node, ast.Name) and type(node.ctx) is kind}
+
+    own = defined(answer) - defined(ANSWER.sub("", page))
     tests = {
         test: own & names(test, ast.Load) - names(test, ast.Store)
         for test in ASSERTS.findall(answer)

@@ -48,7 +48,8 @@ def heads_memory(names: dict[str, Any]) -> Figure:
     """Draw the memory of both implementations by length."""
     figure, (axis,) = panels(width=5, height=3)
     for (name, memory), color in zip(names["memory"].items(), (ORANGE, BLUE), strict=True):
-        axis.loglog(names["lengths"], memory, "o-", color=color, label=name)
+        megabytes = [round(number) for number in memory]  # exact bytes depend on the machine
+        axis.loglog(names["lengths"], megabytes, "o-", color=color, label=name)
     axis.set_xticks(names["lengths"], [f"{length:,}" for length in names["lengths"]])
     axis.minorticks_off()
     axis.set(xlabel="T, words", ylabel="MB, for one head", title="memory beside inputs and output")

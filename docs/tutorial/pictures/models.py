@@ -11,36 +11,36 @@ from docs.tutorial.pictures.plots import BLUE, GREY, ORANGE, panels, weight_map
 def models_three(names: dict[str, Any]) -> str:
     """Draw an encoder, a decoder and both, with their words and predictions."""
     del names
-    diagram = Diagram(760, 210)
+    diagram = Diagram(868, 210)  # words fit with wide fonts too, as DejaVu Sans
     columns = (
         (10, "encoder", ["the", "[mask]", "creature"], ["", "blue", ""], BLUE),
-        (200, "decoder", ["the", "blue", "creature"], ["blue", "creature", "roamed"], ORANGE),
-        (390, "encoder", ["the", "blue", "creature"], ["", "", ""], BLUE),
-        (580, "decoder", ["start", "la", "créature"], ["la", "créature", "bleue"], ORANGE),
+        (222, "decoder", ["the", "blue", "creature"], ["blue", "creature", "roamed"], ORANGE),
+        (434, "encoder", ["the", "blue", "creature"], ["", "", ""], BLUE),
+        (660, "decoder", ["start", "la", "créature"], ["la", "créature", "bleue"], ORANGE),
     )
     for left, title, words, predicted, color in columns:
-        diagram.box(left, 84, 170, 46, color, title)
+        diagram.box(left, 84, 198, 46, color, title)
         for column, (word, prediction) in enumerate(zip(words, predicted, strict=True)):
-            x = left + 28 + 57 * column
+            x = left + 33 + 66 * column
             diagram.text(x, 172, word)
             diagram.line(x, 158, x, 132, arrow=True)
             if prediction:
                 diagram.line(x, 84, x, 62, arrow=True)
                 diagram.text(x, 54, prediction, bold=True)
-    diagram.line(560, 107, 580, 107, arrow=True)
-    titles = ((95, "BERT: fill the gap"), (285, "GPT: the next word"), (570, "both: translate"))
+    diagram.line(632, 107, 660, 107, arrow=True)
+    titles = ((109, "BERT: fill the gap"), (321, "GPT: the next word"), (646, "both: translate"))
     for x, title in titles:
         diagram.text(x, 22, title, bold=True)
-    diagram.text(95, 198, "all words see all words")
-    diagram.text(285, 198, "a word sees itself and those before")
-    diagram.text(610, 198, "the decoder also sees the encoder's output")
+    diagram.text(109, 198, "all words see all words")
+    diagram.text(321, 198, "a word sees itself and those before")
+    diagram.text(646, 198, "the decoder also sees the encoder's output")
     return diagram.svg()
 
 
 def models_transformer(names: dict[str, Any]) -> str:
     """Draw the encoder-decoder with the sublayers of its blocks."""
     del names
-    diagram = Diagram(620, 430)
+    diagram = Diagram(650, 430)
     sides = (
         (60, "source words", ["self-attention", "feed-forward network"]),
         (350, "target words, behind start",
@@ -65,8 +65,8 @@ def models_transformer(names: dict[str, Any]) -> str:
     diagram.line(440, 66, 440, 44, arrow=True)
     diagram.text(440, 34, "target words, one place further", bold=True)
     diagram.text(150, 112, "encoder: n blocks", bold=True)
-    diagram.text(590, 154, "decoder:", bold=True)
-    diagram.text(590, 172, "n blocks", bold=True)
+    diagram.text(602, 154, "decoder:", bold=True)
+    diagram.text(602, 172, "n blocks", bold=True)
     return diagram.svg()
 
 
@@ -93,7 +93,7 @@ def models_inputs(names: dict[str, Any]) -> str:
         shade = shades[(row * 3 + column * 2) % 4]
         diagram.box(20 + 26 * column, 40 + 26 * row, 24, 24, shade)
         diagram.box(330 + 22 * number, 40, 18, 34, shade)
-    diagram.text(72, 26, "an image, 16 patches")
+    diagram.text(20, 26, "an image, 16 patches", anchor="start")
     diagram.text(505, 26, "16 vectors of D numbers")
     diagram.line(140, 92, 200, 92, 200, 57, 322, 57, arrow=True)
     diagram.text(262, 50, "one matrix")
@@ -103,7 +103,7 @@ def models_inputs(names: dict[str, Any]) -> str:
         diagram.line(x, 199 - height / 2, x, 199 + height / 2, color=ORANGE)
         if number % 2 == 0:
             diagram.box(330 + 44 * (number // 2), 182, 18, 34, ORANGE)
-    diagram.text(80, 172, "speech, 10 ms each")
+    diagram.text(20, 172, "speech, 10 ms each", anchor="start")
     diagram.text(505, 170, "half as many vectors of D numbers")
     diagram.line(156, 199, 322, 199, arrow=True)
     diagram.text(240, 192, "two convolutions")

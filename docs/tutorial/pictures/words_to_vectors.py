@@ -56,9 +56,9 @@ def words_to_vectors_bank(names: dict[str, Any]) -> Figure:
     """Draw the vector of bank in the table and in two sentences, in water and money."""
     figure, (axes,) = panels(width=5, height=3.6)
     for word in ("river", "deposit"):
-        axes.plot(*names["table"][word][:2], "o", color=GREY)
-        axes.annotate(word, names["table"][word][:2], xytext=(7, -3), textcoords="offset points")
-    start = names["table"]["bank"][:2]
+        axes.plot(*names["topics"][word][:2], "o", color=GREY)
+        axes.annotate(word, names["topics"][word][:2], xytext=(7, -3), textcoords="offset points")
+    start = names["topics"]["bank"][:2]
     axes.plot(*start, "o", color="black")
     axes.annotate("bank in the table", start, xytext=(-20, -15), textcoords="offset points")
     for vectors, place, color, text in (
