@@ -194,11 +194,7 @@ def distance(counts, probabilities):
         (Sample(top_k=3), (), PROBABILITIES * (PROBABILITIES > 0.15)),
         (Sample(top_p=0.6), (), PROBABILITIES * (PROBABILITIES > 0.15)),
         (Sample(2.0, min_p=0.5), (), np.sqrt(PROBABILITIES) * (PROBABILITIES > 0.075)),
-        (
-            Sample(),
-            (MinP(0.3), Temperature(2.0)),
-            np.sqrt(PROBABILITIES) * (PROBABILITIES > 0.09),
-        ),
+        (Sample(), (MinP(0.3), Temperature(2.0)), np.sqrt(PROBABILITIES) * (PROBABILITIES > 0.09)),
     ],
     ids=str,
 )
