@@ -219,7 +219,8 @@ def _parse_run(
     default = "pretrained" if weights else mode if mode == "benchmark" else DEFAULT
     workdir = Workdir(weights or folder or default_workdir(name or default))
     # `--workdir` alone continues a run, so that a mistyped one trains no other model.
-    has_run = mode == "describe" or (mode == "train" and not fields) or workdir.config.exists()
+    continues = mode == "train" and not fields
+    has_run = mode == "describe" or continues or workdir.config.exists()
     is_of_run = not name and not weights and (mode in MODES_OF_RUNS or (folder and has_run))
     base = workdir.load_config() if is_of_run else load_config(name or default)
     others = [flag for flag, (modes, _) in FLAGS.items() if mode in (modes or MODES)]

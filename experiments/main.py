@@ -44,7 +44,8 @@ def main(argv: Sequence[str]) -> int:
         status = 130
     except OSError as error:
         if error.errno == errno.ENOSPC:
-            print(f"{Path(argv[0]).name}: standard output: {error.strerror}", file=sys.stderr)
+            full = error.filename or "standard output"
+            print(f"{Path(argv[0]).name}: {full}: {error.strerror}", file=sys.stderr)
         elif isinstance(error, BrokenPipeError) and is_output_closed():
             # The program that reads our output has ended; other processes have not: no success.
             status = int(jax.distributed.is_initialized())
