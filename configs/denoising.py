@@ -13,8 +13,11 @@ from configs import defaults
 
 def get_config(form: str = "") -> ConfigDict:
     """The experiment, or its tiny form that ends in seconds."""
-    config = defaults.new("translation", "denoising", steps=2_000)
-    batch, model = config.batch, config.model
+    config = defaults.new("translation", "denoising", steps=4_000)
+    config.literature = ConfigDict({"test": {"chrf": "77.0 (the noised documents without masks)"}})
+    data, batch, model = config.data, config.batch, config.model
+
+    data.passes = 12
 
     batch.bucket_lengths = (32, 48, 64)
     batch.tokens = 2_048
