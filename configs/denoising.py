@@ -2,8 +2,9 @@
 
 command    python run.py --config=configs/denoising.py
 hardware   two CPU cores
-time       14.0 min of training
-score      test exact match: 0.00%; seed 0, commit 3923081
+time       6.4 min of training
+score      test BLEU: 69.39 (for comparison: 62.4 (the noised documents without masks)); seed 0,
+           commit 49694912
 """
 
 from ml_collections import ConfigDict
@@ -14,7 +15,7 @@ from configs import defaults
 def get_config(form: str = "") -> ConfigDict:
     """The experiment, or its tiny form that ends in seconds."""
     config = defaults.new("translation", "denoising", steps=4_000)
-    config.literature = ConfigDict({"test": {"chrf": "77.0 (the noised documents without masks)"}})
+    config.literature = ConfigDict({"test": {"bleu": "62.4 (the noised documents without masks)"}})
     data, batch, model = config.data, config.batch, config.model
 
     data.passes = 12

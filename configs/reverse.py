@@ -5,16 +5,16 @@ hardware   two CPU cores
 time       1.4 min of training
 score      test exact match: 83.27% ± 0.21%; in_range exact match: 99.77% ± 0.32%; longer exact
            match: 3.27% ± 0.64%; seeds 0, 1, 2, commit 64b3f962
-score      reverse_positions/positions=alibi: test exact match: 82.70%; in_range exact match:
-           97.40%; longer exact match: 8.20%; seed 0, commit 3923081
+score      reverse_positions/positions=alibi: test exact match: 82.20%; in_range exact match:
+           98.10%; longer exact match: 10.00%; seed 0, commit b1f56263
 score      reverse_positions/positions=learned: test exact match: 82.90%; in_range exact match:
-           100.00%; longer exact match: 0.00%; seed 0, commit 3923081
-score      reverse_positions/positions=none: test exact match: 5.10%; in_range exact match: 6.10%;
-           longer exact match: 0.00%; seed 0, commit 3923081
-score      reverse_positions/positions=relative: test exact match: 96.00%; in_range exact match:
-           99.70%; longer exact match: 80.40%; seed 0, commit 3923081
-score      reverse_positions/positions=rotary: test exact match: 94.60%; in_range exact match:
-           99.80%; longer exact match: 68.20%; seed 0, commit 3923081
+           99.90%; longer exact match: 0.00%; seed 0, commit b1f56263
+score      reverse_positions/positions=none: test exact match: 5.30%; in_range exact match: 6.70%;
+           longer exact match: 0.00%; seed 0, commit b1f56263
+score      reverse_positions/positions=relative: test exact match: 95.70%; in_range exact match:
+           99.60%; longer exact match: 80.00%; seed 0, commit b1f56263
+score      reverse_positions/positions=rotary: test exact match: 93.20%; in_range exact match:
+           99.90%; longer exact match: 60.40%; seed 0, commit b1f56263
 """
 
 from ml_collections import ConfigDict
