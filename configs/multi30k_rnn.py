@@ -8,10 +8,10 @@ epochs: recurrent models cost more a step, and overfit sooner.
 command    python run.py --mode=sweep --config=configs/multi30k_rnn.py --config.data.path=FOLDER
            --grid.model.attention=additive,none
 hardware   two CPU cores
-time       85.6 min of training
+time       45.0 min of training
 score      multi30k_rnn/attention=additive: test tokenized BLEU: 35.75 (for comparison: 28.11 with
            attention (bentrevett/pytorch-seq2seq, notebook 4: whole words, epoch chosen by
-           validation loss)); seed 0, commit aac6abd2
+           validation loss)); seed 0, commit 49694912
 score      multi30k_rnn/attention=none: test tokenized BLEU: 22.93 (for comparison: 28.11 with
            attention (bentrevett/pytorch-seq2seq, notebook 4: whole words, epoch chosen by
            validation loss)); seed 0, commit aac6abd2
